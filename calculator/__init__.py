@@ -1,0 +1,1 @@
+"""The arithmetic of Draftproof: pure functions over frozen data, no clock, disk or network."""

@@ -1,0 +1,1 @@
+"""The experiment engine: traffic in, measured trials out. Knows no Django, SQL, torch or vllm."""

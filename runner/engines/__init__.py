@@ -1,0 +1,1 @@
+"""Serving engines behind one protocol."""

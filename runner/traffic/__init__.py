@@ -1,0 +1,1 @@
+"""Traffic files in, normalised requests out."""

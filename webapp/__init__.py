@@ -1,0 +1,1 @@
+"""The Django project: people, rows and pages."""

@@ -1,0 +1,1 @@
+"""People, workspaces, roles, and the gates to everybody else's rows."""

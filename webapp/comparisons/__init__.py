@@ -1,0 +1,1 @@
+"""Candidate against baseline, computed once per finished experiment."""

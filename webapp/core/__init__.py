@@ -1,0 +1,1 @@
+"""What every app shares: base models, audit, health, the demo and service commands."""

@@ -1,0 +1,1 @@
+"""Frozen cost documents and the links that share them."""

@@ -1,0 +1,1 @@
+"""Experiments, their runs and trials, and the lease that executes them."""

@@ -1,0 +1,1 @@
+"""Where engines run: slots that are leased, and the models an operator allows."""
