@@ -1,0 +1,92 @@
+"""The Celery application. The row is the truth; a task is a nudge that may be lost or doubled."""
+
+from __future__ import annotations
+
+import logging.config
+import os
+from typing import Any
+
+# Before the settings are read: workers get no connection pool and longer limits.
+os.environ.setdefault("DRAFTPROOF_PROCESS", "worker")
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
+
+from celery import Celery  # noqa: E402
+from celery.schedules import crontab  # noqa: E402
+from celery.signals import setup_logging  # noqa: E402
+from django.conf import settings  # noqa: E402
+from kombu import Queue  # noqa: E402
+
+app = Celery("draftproof")
+
+app.conf.update(
+    broker_url=settings.REDIS_URL,
+    # Results live in our own rows; a second copy in Redis could only disagree with them.
+    result_backend=None,
+    task_ignore_result=True,
+    # JSON only: a message can never carry code.
+    task_serializer="json",
+    accept_content=["json"],
+    # Early ack: with late acks Redis delivers a long task again after its visibility timeout (one
+    # 25 s task ran three times). A lost nudge is sent again by beat, a lost run by the reaper.
+    task_acks_late=False,
+    # One worker process takes one message, so none waits behind a run that takes an hour.
+    worker_prefetch_multiplier=1,
+    worker_disable_prefetch=True,
+    broker_transport_options={
+        # Left at its default: the shortest value among the applications on one broker wins.
+        "visibility_timeout": 3600,
+        # A web request must fail fast when Redis is down; ``core.nudge`` then goes on without it.
+        "socket_connect_timeout": 1.0,
+        "socket_timeout": 5.0,
+        "max_retries": 1,
+        "interval_start": 0,
+        "interval_step": 0.1,
+        "interval_max": 0.2,
+    },
+    task_publish_retry=False,
+    broker_connection_timeout=2.0,
+    # A worker outlives a restart of Redis.
+    broker_connection_retry_on_startup=True,
+    broker_connection_max_retries=None,
+    # Default 0 would cut a running trial; in 60 s the runner stops its engine and records why.
+    # The worker's start command adds REMAP_SIGTERM=SIGQUIT, so that a plain stop is a soft one.
+    worker_soft_shutdown_timeout=60.0,
+    worker_enable_soft_shutdown_on_idle=False,
+    # Django's logging stands, with its secret filter; see ``_keep_django_logging``.
+    worker_hijack_root_logger=False,
+    worker_send_task_events=False,
+    timezone="UTC",
+    enable_utc=True,
+    task_default_queue="web",
+    task_queues=(Queue("web"), Queue("gpu")),
+    task_create_missing_queues=False,
+    # The GPU worker itself runs with --max-tasks-per-child=1 --concurrency=1: whatever a run
+    # leaves behind (memory, file handles, threads) ends with it.
+    task_routes={"experiments.execute_next": {"queue": "gpu"}},
+    # Beat sends again what a lost message would have woken. ``expires`` keeps nudges from piling
+    # up while no worker is there. Exactly one beat may run.
+    beat_schedule={
+        "reap-lost-runs": {
+            "task": "experiments.reap", "schedule": 20.0, "options": {"expires": 20},
+        },
+        "wake-pending-runs": {
+            "task": "experiments.execute_next", "schedule": 30.0, "options": {"expires": 30},
+        },
+        "sweep-unanalysed": {
+            "task": "comparisons.sweep", "schedule": 30.0, "options": {"expires": 30},
+        },
+        "sweep-unread-samples": {
+            "task": "samples.sweep", "schedule": 30.0, "options": {"expires": 30},
+        },
+        "forget-old-samples": {
+            "task": "samples.forget", "schedule": crontab(hour="3", minute="17"),
+            "options": {"expires": 3600},
+        },
+    },
+)  # fmt: skip
+app.autodiscover_tasks()
+
+
+@setup_logging.connect
+def _keep_django_logging(**kwargs: Any) -> None:
+    logging.config.dictConfig(settings.LOGGING)
