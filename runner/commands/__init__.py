@@ -1,0 +1,4 @@
+"""The subcommands of ``python -m runner``, one module each.
+
+A module offers ``HELP`` (one line), ``add_arguments(parser)`` and ``run(options) -> exit code``.
+"""
