@@ -1,10 +1,10 @@
 """PostgreSQL and Valkey (which speaks Redis) of our own, for a machine that has neither.
 
 Both come as wheels, listen on 127.0.0.1 only, and keep everything under ``var/services/``. Ports
-and passwords are made once and recorded in ``services.json`` (mode 0600). PostgreSQL refuses to run as
-root, so a root starter drops both servers to a user of their own; where that user cannot reach
-``var/`` or the wheel (a 0700 home above them), the data and a copy of the programs go to
-``/var/lib/draftproof/<id>/`` and ``var/services/data`` points there.
+and passwords are made once and recorded in ``services.json`` (mode 0600). PostgreSQL refuses to
+run as root, so a root starter drops both servers to a user of their own; where that user cannot
+reach ``var/`` or the wheel (a 0700 home above them), the data and a copy of the programs go to
+``/var/lib/draftproof/`` and ``var/services/data`` points there.
 
 No Django here: settings ask this module for the addresses.
 """
@@ -29,7 +29,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from webapp.env import VAR_DIR
+
 HOST = "127.0.0.1"
 NAME = "draftproof"  # database and role
 SYSTEM_USER = "draftproof-db"
@@ -79,7 +80,7 @@ class _User:
 
 def var_dir() -> Path:
     """The folder for everything the project makes: ``DRAFTPROOF_VAR_DIR`` or ``<root>/var``."""
-    return Path(os.environ.get("DRAFTPROOF_VAR_DIR") or ROOT / "var").resolve()
+    return VAR_DIR.get().resolve()
 
 
 def urls() -> Urls:
