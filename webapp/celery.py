@@ -6,15 +6,18 @@ import logging.config
 import os
 from typing import Any
 
-# Before the settings are read: workers get no connection pool and longer limits.
-os.environ.setdefault("DRAFTPROOF_PROCESS", "worker")
+from django.conf import settings
+
+# Before the settings are read: workers get no connection pool and longer limits. Where they were
+# read already, this is a web process or a command that only sends.
+if not settings.configured:
+    os.environ.setdefault("DRAFTPROOF_PROCESS", "worker")
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 
-from celery import Celery  # noqa: E402
-from celery.schedules import crontab  # noqa: E402
-from celery.signals import setup_logging  # noqa: E402
-from django.conf import settings  # noqa: E402
-from kombu import Queue  # noqa: E402
+from celery import Celery
+from celery.schedules import crontab
+from celery.signals import setup_logging
+from kombu import Queue
 
 app = Celery("draftproof")
 

@@ -77,3 +77,6 @@ class Membership(models.Model):
         constraints = (
             models.UniqueConstraint(fields=("workspace", "user"), name="membership_unique"),
         )
+
+    def __str__(self) -> str:
+        return f"{self.user_id} in {self.workspace_id} as {self.role}"

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from django.contrib.auth.base_user import AbstractBaseUser
+from django.contrib.auth.models import AnonymousUser
 from django.db import models
 
 from webapp.core.models import AuditEvent
 
-if TYPE_CHECKING:
-    from django.contrib.auth.models import AnonymousUser
-
-    from webapp.accounts.models import User
-
 
 def record(
-    actor: User | AnonymousUser | None,
+    actor: AbstractBaseUser | AnonymousUser | None,
     workspace: models.Model | None,
     action: str,
     obj: models.Model,

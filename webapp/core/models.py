@@ -33,3 +33,6 @@ class AuditEvent(models.Model):
 
     class Meta:
         ordering = ("-at", "-id")
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.object_kind} {self.object_id}"
