@@ -1,0 +1,19 @@
+"""The load generator: when to send (schedule), how to send (client), how to count (count)."""
+
+from runner.replay.trial import (
+    ReplayInterrupted,
+    ReplayResult,
+    ReplayStopped,
+    ServerGone,
+    greedy_token_ids,
+    replay,
+)
+
+__all__ = [
+    "ReplayInterrupted",
+    "ReplayResult",
+    "ReplayStopped",
+    "ServerGone",
+    "greedy_token_ids",
+    "replay",
+]

@@ -1,0 +1,236 @@
+"""How to count: the raw packets of one answer become one Measurement, after the trial.
+
+Rules (``calculator.measurement`` defines the metrics built on them):
+
+* The first token is the first non-empty text, reasoning or tool-call piece. An event that only
+  names the role, an empty string, the final empty event and a usage event move nothing.
+* An event is dated by the packet that completed its last data line.
+* ``usage`` counts wherever it sits; the last valid cumulative value wins. A value that cannot be
+  (more reasoning than tokens, no token where text came) is not used: the count is unknown.
+* Success takes a finish reason and then ``[DONE]`` or a clean end of the body.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from calculator.measurement import Measurement, Outcome
+from runner.replay.client import Answer, End
+from runner.replay.sse import Decoder, Event
+from runner.traffic.request import NormalisedRequest
+
+REFUSING_STATUS = frozenset({429, 503})
+_TEXT_FIELDS = ("content", "reasoning", "reasoning_content", "refusal")
+_END_OUTCOMES = {
+    End.LOST: Outcome.CUT,
+    End.NO_ANSWER: Outcome.CUT,
+    End.REFUSED: Outcome.REFUSED,
+    End.UNREACHABLE: Outcome.REFUSED,
+    End.CONNECT_TIMEOUT: Outcome.TIMEOUT,
+    End.TIMEOUT: Outcome.TIMEOUT,
+}
+
+
+@dataclass(slots=True)
+class _Stream:
+    """What the events of one answer said, in order."""
+
+    events: int = 0
+    done: bool = False
+    error_kind: str | None = None
+    finish_reason: str | None = None
+    first_token_ns: int | None = None
+    last_token_ns: int | None = None
+    token_events: list[tuple[int, int | None]] = field(default_factory=list)
+    """Per token-bearing event: its time, and the tokens written so far where the server says."""
+    usage: _Usage | None = None
+    usage_impossible: bool = False
+    id_tokens: int | None = None
+    """Tokens so far by ``token_ids`` (``return_token_ids``); None: not sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Usage:
+    output_tokens: int
+    prompt_tokens: int | None
+    cached_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A Measurement with what only the replay itself needs."""
+
+    measurement: Measurement
+    token_events: tuple[tuple[int, int | None], ...]
+    """(time in ns from the trial's start, tokens so far or None) of each token-bearing event."""
+
+
+def count(answer: Answer, request: NormalisedRequest, origin_ns: int) -> Counted:
+    """The Measurement of one answer; its times are counted from ``origin_ns``."""
+    stream = _Stream()
+    if answer.status == 200:
+        _read_packets(answer, stream)
+    outcome, error_kind = _judge(answer, stream)
+    usage = None if stream.usage_impossible else stream.usage
+    if usage and usage.output_tokens == 0 and stream.token_events:
+        usage = None
+    if usage and outcome is Outcome.OK and usage.output_tokens == len(stream.token_events):
+        # As many events as tokens: each carried one, whether the server said so or not.
+        dates = (at_ns for at_ns, _ in stream.token_events)
+        stream.token_events = [(at_ns, so_far) for so_far, at_ns in enumerate(dates, 1)]
+
+    def since_start(at_ns: int | None) -> int | None:
+        return None if at_ns is None else at_ns - origin_ns
+
+    measurement = Measurement(
+        request_id=request.id,
+        sequence=answer.sequence,
+        category=request.category,
+        outcome=outcome,
+        scheduled_ns=answer.scheduled_ns - origin_ns,
+        sent_ns=answer.sent_ns - origin_ns,
+        done_ns=answer.done_ns - origin_ns,
+        first_byte_ns=since_start(answer.packets[0][0] if answer.packets else None),
+        first_token_ns=since_start(stream.first_token_ns),
+        last_token_ns=since_start(stream.last_token_ns),
+        prompt_tokens=usage.prompt_tokens if usage else None,
+        cached_tokens=usage.cached_tokens if usage else None,
+        output_tokens=usage.output_tokens if usage else None,
+        first_event_tokens=stream.token_events[0][1] if stream.token_events else None,
+        chunks=len(stream.token_events),
+        finish_reason=stream.finish_reason,
+        error_kind=error_kind,
+    )
+    dated = tuple((at_ns - origin_ns, tokens) for at_ns, tokens in stream.token_events)
+    return Counted(measurement, dated)
+
+
+def _read_packets(answer: Answer, stream: _Stream) -> None:
+    decoder = Decoder()
+    events: list[Event] = []
+    for arrived_ns, packet in answer.packets:
+        events.extend(decoder.feed(packet, arrived_ns))
+    for event in events:
+        _take_event(event, stream)
+    if answer.end is End.CLEAN and answer.packets:
+        for event in decoder.finish(answer.packets[-1][0]):
+            # Without chunked coding a cut looks like a clean end: half an event is a cut.
+            if event.data.strip() == "[DONE]" or _document(event) is not None:
+                _take_event(event, stream)
+
+
+def _document(event: Event) -> dict[str, Any] | None:
+    try:
+        document = json.loads(event.data)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _take_event(event: Event, stream: _Stream) -> None:
+    if stream.done or stream.error_kind:
+        return
+    stream.events += 1
+    if event.data.strip() == "[DONE]":
+        stream.done = True
+        return
+    document = _document(event)
+    if document is None:
+        stream.error_kind = "unreadable_event"
+    elif document.get("error") or document.get("object") == "error" or event.name == "error":
+        stream.error_kind = "error_in_stream"
+    else:
+        _take_usage(document.get("usage"), stream)
+        _take_choices(document, event.arrived_ns, stream)
+
+
+def _take_choices(document: dict[str, Any], arrived_ns: int, stream: _Stream) -> None:
+    choices = document.get("choices")
+    bears_token = False
+    for choice in choices if isinstance(choices, list) else ():
+        if not isinstance(choice, dict):
+            continue
+        if isinstance(choice.get("token_ids"), list):
+            stream.id_tokens = (stream.id_tokens or 0) + len(choice["token_ids"])
+        if isinstance(choice.get("finish_reason"), str):
+            stream.finish_reason = choice["finish_reason"]
+        bears_token = bears_token or _bears_token(choice)
+    if bears_token:
+        _mark_token(document, arrived_ns, stream)
+
+
+def _mark_token(document: dict[str, Any], arrived_ns: int, stream: _Stream) -> None:
+    so_far = stream.id_tokens
+    if so_far is None and document.get("usage") and stream.usage:
+        so_far = stream.usage.output_tokens
+    if stream.first_token_ns is None:
+        stream.first_token_ns = arrived_ns
+    stream.last_token_ns = arrived_ns
+    stream.token_events.append((arrived_ns, so_far or None))
+
+
+def _bears_token(choice: dict[str, Any]) -> bool:
+    if _is_text(choice.get("text")):
+        return True
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        return False
+    if any(_is_text(delta.get(name)) for name in _TEXT_FIELDS):
+        return True
+    calls = delta.get("tool_calls")
+    functions = [call.get("function") for call in calls or () if isinstance(call, dict)]
+    functions.append(delta.get("function_call"))
+    return any(
+        isinstance(function, dict)
+        and (_is_text(function.get("name")) or _is_text(function.get("arguments")))
+        for function in functions
+    )
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _take_usage(document: object, stream: _Stream) -> None:
+    if not isinstance(document, dict):
+        return
+    output_tokens = _natural(document.get("completion_tokens"))
+    if output_tokens is None:
+        return
+    if stream.usage and output_tokens < stream.usage.output_tokens:
+        return  # not cumulative, so no count of the whole answer
+    details = document.get("completion_tokens_details")
+    reasoning = _natural(details.get("reasoning_tokens")) if isinstance(details, dict) else None
+    stream.usage_impossible = reasoning is not None and reasoning > output_tokens
+    prompt_details = document.get("prompt_tokens_details")
+    cached = prompt_details.get("cached_tokens") if isinstance(prompt_details, dict) else None
+    stream.usage = _Usage(
+        output_tokens, _natural(document.get("prompt_tokens")), _natural(cached)
+    )
+
+
+def _natural(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        return None
+    return value
+
+
+def _judge(answer: Answer, stream: _Stream) -> tuple[Outcome, str | None]:
+    if answer.status is not None and answer.status != 200:
+        refused = answer.status in REFUSING_STATUS
+        return (Outcome.REFUSED if refused else Outcome.ERROR), f"http_{answer.status}"
+    if stream.error_kind and (answer.end is End.CLEAN or stream.error_kind == "error_in_stream"):
+        return Outcome.ERROR, stream.error_kind
+    if stream.done and stream.finish_reason:
+        return Outcome.OK, None  # whatever the connection did afterwards
+    if answer.end is not End.CLEAN:
+        return _END_OUTCOMES[answer.end], answer.end.value
+    if stream.finish_reason:
+        return Outcome.OK, None
+    if stream.done:
+        return Outcome.ERROR, "no_finish_reason"
+    if answer.packets and not stream.events:
+        return Outcome.ERROR, "not_an_event_stream"
+    return Outcome.CUT, "no_finish_reason"
