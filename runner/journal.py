@@ -1,0 +1,181 @@
+"""An append-only record of one trial on disk, readable after ``kill -9``.
+
+One JSON object a line: a header, the measurements in flushed batches, an end marker. Without the
+end marker the trial was cut off and does not count; a half-written last line is ignored.
+Holds no prompt and no answer text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from calculator.measurement import (
+    ClientHealth,
+    Measurement,
+    Outcome,
+    SpeculationCounters,
+    TrialRecord,
+)
+
+SCHEMA_VERSION = 1
+_BATCH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class TrialHeader:
+    """Which trial of which run a journal is about."""
+
+    arm: str
+    run: int
+    block: int
+    trial: int
+    concurrency: int
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalledTrial:
+    """What a journal says. ``ended`` False: the writer was killed, measure the trial again."""
+
+    header: TrialHeader
+    measurements: tuple[Measurement, ...] = ()
+    ended: bool = False
+    duration_s: float = 0.0
+    counters: SpeculationCounters | None = None
+    client: ClientHealth | None = None
+    invalid_reasons: list[str] = field(default_factory=list)
+
+    def record(self) -> TrialRecord:
+        """The trial as ``calculator`` takes it."""
+        return TrialRecord(
+            arm=self.header.arm,
+            run=self.header.run,
+            block=self.header.block,
+            concurrency=self.header.concurrency,
+            duration_s=self.duration_s,
+            measurements=self.measurements,
+            counters=self.counters,
+            client=self.client,
+        )
+
+
+def trial_path(workdir: Path, trial: int) -> Path:
+    """Where the journal of a run's trial lies."""
+    return workdir / f"trial-{trial:03d}.jsonl"
+
+
+class TrialJournal:
+    """Writes one trial. A new journal of the same path replaces the old one."""
+
+    def __init__(self, path: Path, header: TrialHeader) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: IO[str] = path.open("w", encoding="utf-8")
+        self._write({"type": "trial", "schema_version": SCHEMA_VERSION, **asdict(header)})
+        self._file.flush()
+
+    def add(self, measurements: Sequence[Measurement]) -> None:
+        """Append measurements; every batch is flushed to the system."""
+        for start in range(0, len(measurements), _BATCH):
+            for measurement in measurements[start : start + _BATCH]:
+                self._write({"type": "measurement", **asdict(measurement)})
+            self._file.flush()
+
+    def end(
+        self,
+        *,
+        duration_s: float,
+        counters: SpeculationCounters | None,
+        client: ClientHealth | None,
+        invalid_reasons: Sequence[str] = (),
+    ) -> None:
+        """Append the end marker and put all of it on the disk."""
+        self._write(
+            {
+                "type": "end",
+                "duration_s": duration_s,
+                "counters": None if counters is None else asdict(counters),
+                "client": None if client is None else asdict(client),
+                "invalid_reasons": list(invalid_reasons),
+            }
+        )
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _write(self, row: dict[str, Any]) -> None:
+        self._file.write(json.dumps(row, separators=(",", ":")) + "\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_trial(path: Path) -> JournalledTrial | None:
+    """What ``path`` holds up to the first line that is not whole; None without a header."""
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last \n was cut
+    except FileNotFoundError:
+        return None
+    rows = list(_whole(lines))
+    if not rows or rows[0].pop("type", None) != "trial":
+        return None
+    if rows[0].pop("schema_version", None) != SCHEMA_VERSION:
+        return None
+    header = TrialHeader(**rows[0])
+    measurements: list[Measurement] = []
+    for row in rows[1:]:
+        kind = row.pop("type", None)
+        if kind == "measurement":
+            measurements.append(measurement_from(row))
+        elif kind == "end":
+            return JournalledTrial(
+                header,
+                tuple(measurements),
+                ended=True,
+                duration_s=row["duration_s"],
+                counters=counters_from(row["counters"]),
+                client=None if row["client"] is None else ClientHealth(**row["client"]),
+                invalid_reasons=row["invalid_reasons"],
+            )
+    return JournalledTrial(header, tuple(measurements))
+
+
+def measurement_from(row: dict[str, Any]) -> Measurement:
+    """A measurement from its plain dict."""
+    return Measurement(**{**row, "outcome": Outcome(row["outcome"])})
+
+
+def counters_from(row: dict[str, Any] | None) -> SpeculationCounters | None:
+    """Counters from their plain dict; None stays None."""
+    if row is None:
+        return None
+    positions = tuple(row["accepted_per_position"])
+    return SpeculationCounters(**{**row, "accepted_per_position": positions})
+
+
+def _whole(lines: list[bytes]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            break
+        if not isinstance(row, dict):
+            break
+        rows.append(row)
+    return rows
