@@ -162,7 +162,7 @@ def greedy_token_ids(
 def _call(
     request: NormalisedRequest, body: dict[str, Any], extra: Mapping[str, Any]
 ) -> _Call:
-    document = json.dumps({**body, **extra}, ensure_ascii=False).encode()
+    document = json.dumps({**body, **extra}).encode()
     return _Call(request, request.kind, document)
 
 

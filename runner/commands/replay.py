@@ -1,0 +1,259 @@
+"""Measure a running OpenAI-compatible server with the requests of a traffic file.
+
+Sends M requests with N of them in flight (a closed loop: the next goes out when one ends), each
+with its own sampling settings and once only, and counts what comes back. Times are in
+milliseconds, rates per second of the trial, tokens as the server's usage says.
+
+What OUT holds (null: unknown, never 0):
+  ttft_ms   send to first token: the first non-empty text, reasoning or tool-call piece
+  tpot_ms   (last token - first token) / (output tokens - tokens of the first event)
+  e2e_ms    send to last token
+  itl_ms    inter-token latency. A chunk is not a token, as with speculation one chunk carries
+            several: the gap between two chunks is shared out over the tokens that the later one
+            carried. null unless that number is known for every chunk (one token each, or said
+            by the server: see --usage-per-event)
+            each of the four as {mean, p50, p90, p95, p99}; itl_ms over tokens, the others over
+            completed requests
+  output_tokens_per_s, requests_per_s   of completed requests, over duration_s
+  completed, failed    requests; outcomes counts both by kind
+  duration_s           first send to end of the last answer
+  prompt_tokens, output_tokens          sums over completed requests
+  client    how far to trust us: lateness_p99_ms (our sends after they were due), cpu_s,
+            overhead_share (share of the time in which our own work held the event loop),
+            peak_in_flight, loop_stall_max_ms
+
+Exit code 0 when at least one request completed and the replay reached its end, 1 when not, 2 for
+a wrong argument.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from calculator.measurement import Measurement
+from runner.engines.base import Endpoint
+from runner.replay import ReplayInterrupted, ReplayResult, replay
+from runner.traffic.read import TrafficError, read_file
+from runner.traffic.request import NormalisedRequest
+
+HELP = "measure a running OpenAI-compatible server with a traffic file"
+
+
+class _WrongArgument(Exception):
+    pass
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--url", required=True, type=_url, help="the server's root; /v1 is added where missing")
+    add("--model", required=True, metavar="NAME", help="the name the server knows the model by")
+    add("--traffic", required=True, type=Path, metavar="FILE", help="JSONL, plain or gzip")
+    add("--json", required=True, type=Path, metavar="OUT", help="where the result goes")
+    add(
+        "--concurrency", type=_positive, default=1, metavar="N", help="in flight (default 1)"
+    )
+    add("--requests", type=_positive, metavar="M", help="how many to send (default: all)")
+    add(
+        "--allow-repeats",
+        action="store_true",
+        help="send requests again where FILE has fewer than M; caches then make the server look "
+        "faster than it is",
+    )
+    add("--max-output-tokens", type=_positive, metavar="TOKENS", help="cap on every answer")
+    add(
+        "--timeout-s",
+        type=_seconds,
+        default=300.0,
+        metavar="SECONDS",
+        help="limit of one request, send to end (default 300)",
+    )
+    add("--cache-salt", metavar="TEXT", help="sent as cache_salt: keeps vLLM's prefix cache apart")
+    add(
+        "--usage-per-event",
+        action="store_true",
+        help="ask for a token count with each event (vLLM), so that itl_ms is known",
+    )
+    add(
+        "--api-key-env",
+        metavar="VARIABLE",
+        help="environment variable that holds the API key, sent as Bearer",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    try:
+        endpoint = Endpoint(options.url, options.model, _api_key(options.api_key_env))
+        requests = _requests(options.traffic, options.requests, options.allow_repeats)
+        _check_writable(options.json)
+    except _WrongArgument as error:
+        print(f"python -m runner replay: {error}", file=sys.stderr)
+        return 2
+    trouble = None
+    try:
+        result = replay(
+            endpoint,
+            requests,
+            concurrency=options.concurrency,
+            cache_salt=options.cache_salt,
+            max_output_tokens=options.max_output_tokens,
+            timeout_s=options.timeout_s,
+            on_progress=_show_progress if sys.stderr.isatty() else None,
+            usage_per_event=options.usage_per_event,
+        )
+    except ReplayInterrupted as interrupted:
+        result, trouble = interrupted.result, interrupted.reason
+    document = to_document(result)
+    options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    _print(document)
+    if trouble is None and not document["completed"]:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in document["outcomes"].items())
+        trouble = f"no request completed ({kinds})"
+    if trouble is not None:
+        print(f"python -m runner replay: {trouble}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def to_document(result: ReplayResult) -> dict[str, Any]:
+    """``result`` as the JSON that OUT holds."""
+    good = [one for one in result.measurements if one.ok]
+    output_tokens = _total([one.output_tokens for one in good])
+    return {
+        "ttft_ms": summary([one.ttft_ms for one in good]),
+        "tpot_ms": summary([one.tpot_ms for one in good]),
+        "itl_ms": summary(result.itl_ms or ()),
+        "e2e_ms": summary([one.e2e_ms for one in good]),
+        "output_tokens_per_s": _rate(output_tokens, result.duration_s),
+        "requests_per_s": _rate(len(good), result.duration_s),
+        "completed": len(good),
+        "failed": len(result.measurements) - len(good),
+        "outcomes": dict(sorted(Counter(map(_kind, result.measurements)).items())),
+        "duration_s": result.duration_s,
+        "prompt_tokens": _total([one.prompt_tokens for one in good]),
+        "output_tokens": output_tokens,
+        "client": asdict(result.client),
+    }
+
+
+def summary(values: Sequence[float | None]) -> dict[str, float] | None:
+    """Mean and percentiles (between neighbours linearly) of what is known; None if nothing is."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    points = np.percentile(known, (50, 90, 95, 99))
+    names = ("p50", "p90", "p95", "p99")
+    return {"mean": float(np.mean(known)), **dict(zip(names, map(float, points), strict=True))}
+
+
+def _total(counts: Sequence[int | None]) -> int | None:
+    """A sum in which one unknown makes the whole unknown."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known and len(known) == len(counts) else None
+
+
+def _rate(count: int | None, duration_s: float) -> float | None:
+    return None if count is None or duration_s <= 0 else count / duration_s
+
+
+def _kind(one: Measurement) -> str:
+    return one.outcome.value if one.error_kind is None else f"{one.outcome}:{one.error_kind}"
+
+
+def _requests(path: Path, wanted: int | None, repeats: bool) -> list[NormalisedRequest]:
+    try:
+        found = read_file(path).requests
+    except TrafficError as error:
+        raise _WrongArgument(f"{path}: {error}") from None
+    except OSError as error:
+        raise _WrongArgument(f"{path}: {error.strerror}") from None
+    wanted = wanted or len(found)
+    if wanted > len(found) and not repeats:
+        raise _WrongArgument(
+            f"{path} holds {len(found)} requests, fewer than the {wanted} of --requests, and a "
+            "repeated request would be answered from caches; lower it or give --allow-repeats"
+        )
+    chosen = []
+    for place in range(wanted):
+        again, index = divmod(place, len(found))
+        request = found[index]
+        chosen.append(replace(request, id=f"{request.id}#{again + 1}") if again else request)
+    return chosen
+
+
+def _api_key(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    key = os.environ.get(variable)
+    if not key:
+        raise _WrongArgument(f"--api-key-env: the environment has no variable {variable}")
+    return key
+
+
+def _check_writable(path: Path) -> None:
+    """Before the measuring, not after it."""
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise _WrongArgument(f"--json: cannot write {path}")
+
+
+def _url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        parts.port  # noqa: B018 raises for a port that is none
+    except ValueError:
+        raise argparse.ArgumentTypeError("not an address") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise argparse.ArgumentTypeError("give an address such as http://127.0.0.1:8000")
+    if parts.query or parts.fragment or parts.username is not None:
+        raise argparse.ArgumentTypeError("only the server's root and a path prefix belong here")
+    return text
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e7:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return value
+
+
+def _show_progress(done: int, total: int) -> None:
+    print(f"\r{done}/{total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
+
+
+def _print(document: dict[str, Any]) -> None:
+    for name in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms"):
+        values = document[name]
+        text = "unknown"
+        if values is not None:
+            text = "  ".join(f"{key} {value:.2f}" for key, value in values.items())
+        print(f"{name:<21}{text}")
+    for name in ("output_tokens_per_s", "requests_per_s", "duration_s"):
+        value = document[name]
+        print(f"{name:<21}{'unknown' if value is None else f'{value:.2f}'}")
+    for name in ("completed", "failed", "prompt_tokens", "output_tokens"):
+        value = document[name]
+        print(f"{name:<21}{'unknown' if value is None else value}")
+    client = document["client"]
+    print(
+        f"client               sends late by {client['lateness_p99_ms']:.2f} ms (p99), "
+        f"own work {client['overhead_share']:.1%} of the time"
+    )
