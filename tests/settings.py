@@ -13,7 +13,7 @@ if not (os.environ.get("DATABASE_URL") and os.environ.get("REDIS_URL")):
     # Database 1: a demo that runs from the same folder uses 0, and must not get our messages.
     os.environ.setdefault("REDIS_URL", _urls.redis_url.rsplit("/", 1)[0] + "/1")
 
-from webapp.settings import *  # noqa: E402, F403
+from webapp.settings import *  # noqa: F403
 
 # What protects real passwords from guessing costs a tenth of a second for each sign-in of a test.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
