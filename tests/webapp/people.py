@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from webapp.accounts.models import User, Workspace
 
-PASSWORD = "a-long-test-password-7"  # noqa: S105
+PASSWORD = "a-long-test-password-7"
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def sample(people: People) -> Sample:
 
 
 def _person(people: People, who: str) -> User | AnonymousUser:
-    return AnonymousUser() if who == "anonymous" else getattr(people, who)  # type: ignore[no-any-return]
+    return AnonymousUser() if who == "anonymous" else getattr(people, who)
 
 
 @pytest.mark.parametrize(

@@ -184,16 +184,21 @@ def _refuse(sample: Sample, reason: str) -> None:
 
 
 def _keep(sample: Sample, found: reading.Counts, part: Path) -> None:
-    part.replace(storage.requests_path(sample.stored_name))
     with transaction.atomic():
-        changed = _while_reading(sample).update(status=Sample.Status.READY, **asdict(found))
-        if changed:
-            audit.record(
-                None, sample.workspace, "sample.read", sample, format=found.format,
-                replayable=found.replayable, rejected=found.rejected_count,
-            )  # fmt: skip
-    if not changed:  # deleted while it was read
-        storage.remove(sample.stored_name)
+        # The row is held while the file gets its name: a deletion comes before or after both.
+        if not _while_reading(sample).select_for_update().exists():
+            return
+        part.replace(storage.requests_path(sample.stored_name))
+        _while_reading(sample).update(status=Sample.Status.READY, **asdict(found))
+        audit.record(
+            None,
+            sample.workspace,
+            "sample.read",
+            sample,
+            format=found.format,
+            replayable=found.replayable,
+            rejected=found.rejected_count,
+        )
 
 
 def _while_reading(sample: Sample) -> QuerySet[Sample]:
