@@ -6,7 +6,7 @@ from django.db import models
 
 from webapp.accounts.models import User, Workspace
 from webapp.core.models import PublicRow
-from webapp.experiments.states import ExperimentState, RunState, TrialState
+from webapp.experiments.states import RUN_ACTIVE, ExperimentState, RunState, TrialState
 from webapp.fleet.models import Slot, TargetModel
 from webapp.samples.models import Sample
 
@@ -51,6 +51,8 @@ class Run(PublicRow):
     index = models.PositiveIntegerField()
     """Position in the plan's order; a successor of a lost run has the same index."""
     attempt = models.PositiveIntegerField(default=1)
+    losses = models.PositiveIntegerField(default=0)
+    """Workers lost on this index since a person last started it; bounds automatic successors."""
     arm = models.CharField(max_length=60)
     block = models.PositiveIntegerField()
     state = models.CharField(max_length=12, choices=RunState.choices, default=RunState.PENDING)
@@ -75,6 +77,15 @@ class Run(PublicRow):
         constraints = (
             models.UniqueConstraint(
                 fields=("experiment", "index", "attempt"), name="run_attempt_unique"
+            ),
+            # One engine per slot, and one run of an experiment at a time, whoever claims.
+            models.UniqueConstraint(
+                fields=("slot",), condition=models.Q(state__in=RUN_ACTIVE), name="run_slot_taken"
+            ),
+            models.UniqueConstraint(
+                fields=("experiment",),
+                condition=models.Q(state__in=RUN_ACTIVE),
+                name="run_one_active",
             ),
         )
         indexes = (models.Index(fields=("state", "lease_until")),)

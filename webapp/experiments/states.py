@@ -64,10 +64,31 @@ EXPERIMENT_MOVES: dict[str, tuple[str, ...]] = {
 }
 
 RUN_MOVES: dict[str, tuple[str, ...]] = {
-    RunState.PENDING: (RunState.STARTING, RunState.CANCELLED, RunState.FAILED),
+    # Pending runs of an arm that the engine refused once are unsupported without a start.
+    RunState.PENDING: (
+        RunState.STARTING,
+        RunState.UNSUPPORTED,
+        RunState.CANCELLED,
+        RunState.FAILED,
+    ),
     RunState.STARTING: (RunState.WARMING, RunState.STOPPING, *RUN_ENDED),
     RunState.WARMING: (RunState.MEASURING, RunState.STOPPING, *RUN_ENDED),
     RunState.MEASURING: (RunState.STOPPING, *RUN_ENDED),
     RunState.STOPPING: RUN_ENDED,
     **dict.fromkeys(RUN_ENDED, ()),
 }
+
+TRIAL_MEASURED = (TrialState.RECORDED, TrialState.INVALID)
+
+TRIAL_MOVES: dict[str, tuple[str, ...]] = {
+    TrialState.PENDING: (TrialState.RUNNING, TrialState.FAILED),
+    TrialState.RUNNING: (TrialState.RECORDED, TrialState.INVALID, TrialState.FAILED),
+    TrialState.RECORDED: (),
+    TrialState.INVALID: (),
+    TrialState.FAILED: (),
+}
+
+
+def sources(moves: dict[str, tuple[str, ...]], target: str) -> list[str]:
+    """The states from which ``target`` may be entered: the WHERE of a conditional UPDATE."""
+    return [state for state, targets in moves.items() if target in targets]

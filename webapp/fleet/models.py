@@ -46,9 +46,7 @@ class Slot(models.Model):
 
     class Meta:
         ordering = ("host", "device")
-        constraints = (
-            models.UniqueConstraint(fields=("host", "device"), name="slot_unique"),
-        )
+        constraints = (models.UniqueConstraint(fields=("host", "device"), name="slot_unique"),)
 
     def __str__(self) -> str:
         return f"{self.host} {self.device}"
