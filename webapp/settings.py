@@ -6,6 +6,7 @@ http, and an https ``DRAFTPROOF_BASE_URL`` makes it a site for others with every
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -170,6 +171,9 @@ DATABASES = {"default": _database}
 # --- files ------------------------------------------------------------------------------------
 STATIC_URL = "/static/"
 STATIC_ROOT = VAR_DIR / "static"
+# Whitenoise warns of a missing folder; a read-only file system has it collected beforehand.
+with contextlib.suppress(OSError):
+    STATIC_ROOT.mkdir(parents=True, exist_ok=True)
 STATICFILES_DIRS = [BASE_DIR / "static"]
 STATICFILES_FINDERS = [
     "django.contrib.staticfiles.finders.FileSystemFinder",

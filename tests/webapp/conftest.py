@@ -32,8 +32,7 @@ def own_files(settings: Settings, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def fresh_limits() -> None:
-    """Every test starts with full buckets."""
+def fresh_broker() -> None:
+    """Every test starts with full buckets and empty queues."""
     client = broker.client()
-    if keys := list(client.scan_iter("draftproof:limit:*")):
-        client.delete(*keys)
+    client.delete("web", "gpu", *client.scan_iter("draftproof:limit:*"))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from urllib.parse import quote
+
+from django.db import connection
 
 from webapp.accounts.models import User, Workspace
 
@@ -18,3 +21,10 @@ class People:
     stranger: User
     workspace: Workspace
     other_workspace: Workspace
+
+
+def database_url_of_the_test() -> str:
+    """The address of the database that the test uses, for processes that it starts."""
+    given = connection.settings_dict
+    user, password = quote(given["USER"], safe=""), quote(given["PASSWORD"], safe="")
+    return f"postgresql://{user}:{password}@{given['HOST']}:{given['PORT']}/{given['NAME']}"
