@@ -25,6 +25,7 @@ from runner.plan import (
     Timing,
     estimate_seconds,
     fit_to_time,
+    measured_timing,
     needed_requests,
     schedule,
     suggest,
@@ -196,6 +197,17 @@ def test_duration_adds_up_starts_and_tokens() -> None:
     assert estimate_seconds(wanted, timing) == pytest.approx(4 * (10 + 11 * 4))
     faster = replace(timing, speedup=2.0)
     assert estimate_seconds(wanted, faster) == pytest.approx(2 * (10 + 44) + 2 * (10 + 22))
+
+
+def test_earlier_runs_give_better_numbers() -> None:
+    timing = measured_timing([60.0, 80.0], {1: 20.0, 4: 40.0, 16: 80.0})
+    assert timing.engine_start_s == 70.0
+    assert timing.tokens_per_s_alone == pytest.approx(20.0)
+    assert timing.batch_exponent == pytest.approx(0.5)
+    one_level = measured_timing([60.0], {4: 50.0})
+    assert one_level.tokens_per_s_alone * 4**one_level.batch_exponent == pytest.approx(50.0)
+    with pytest.raises(ValueError, match="at least one engine start"):
+        measured_timing([], {1: 10.0})
 
 
 def test_more_in_flight_takes_less_time() -> None:

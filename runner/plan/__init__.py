@@ -1,0 +1,63 @@
+"""An experiment as data, and the order in which it is measured. Pure and seeded.
+
+``ExperimentPlan`` is what a PLAN.toml, or a row of the site, says. ``schedule`` turns it into
+ordered runs (A B B A ...) and trials, each with the ids of the requests it replays.
+"""
+
+from runner.plan.checks import (
+    validate,
+)
+from runner.plan.data import (
+    Arm,
+    Decision,
+    Design,
+    ExperimentPlan,
+    LoadLevel,
+    Method,
+    PlanError,
+    PlannedRun,
+    PlannedTrial,
+    Price,
+    RequestInfo,
+    Slo,
+    Target,
+)
+from runner.plan.durations import (
+    SIMULATOR_TIMING,
+    VLLM_CPU_TIMING,
+    Timing,
+    estimate_seconds,
+    fit_to_time,
+    measured_timing,
+    suggest,
+)
+from runner.plan.order import (
+    needed_requests,
+    schedule,
+)
+
+__all__ = [
+    "SIMULATOR_TIMING",
+    "VLLM_CPU_TIMING",
+    "Arm",
+    "Decision",
+    "Design",
+    "ExperimentPlan",
+    "LoadLevel",
+    "Method",
+    "PlanError",
+    "PlannedRun",
+    "PlannedTrial",
+    "Price",
+    "RequestInfo",
+    "Slo",
+    "Target",
+    "Timing",
+    "estimate_seconds",
+    "fit_to_time",
+    "measured_timing",
+    "needed_requests",
+    "schedule",
+    "suggest",
+    "validate",
+]

@@ -1,0 +1,129 @@
+"""How long a plan takes, and plans that fit a sample or the time there is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from runner.plan.data import Design, ExperimentPlan, LoadLevel, PlanError
+
+BATCH_EXPONENT = 0.66
+"""vLLM on 2 CPU cores wrote 10.0 / 27.6 / 39.1 output tokens/s at 1 / 4 / 8 in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What a plan's duration is estimated from. Replace it by numbers of earlier runs."""
+
+    engine_start_s: float
+    """From the start of the server to its first real completion, with the stop."""
+    tokens_per_s_alone: float
+    """Output tokens/s of the baseline with one request in flight."""
+    batch_exponent: float = BATCH_EXPONENT
+    """Output tokens/s grow as concurrency ** exponent."""
+    tokens_per_answer: float = 128.0
+    """Mean answer where no limit is set."""
+    speedup: float = 1.0
+    """Expected for the candidates; 1 is the cautious choice."""
+
+
+def measured_timing(
+    starts_s: Sequence[float],
+    tokens_per_s: Mapping[int, float],
+    *,
+    tokens_per_answer: float = 128.0,
+    speedup: float = 1.0,
+) -> Timing:
+    """A Timing from earlier runs: their starts, and output tokens/s by requests in flight.
+
+    The exponent is the least-squares slope of log rate over log concurrency. Raises ValueError
+    without at least one start and one rate.
+    """
+    rates = {level: rate for level, rate in tokens_per_s.items() if level >= 1 and rate > 0}
+    if not starts_s or not rates:
+        raise ValueError("A timing needs at least one engine start and one rate.")
+    x = [math.log(level) for level in rates]
+    y = [math.log(rate) for rate in rates.values()]
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    spread = sum((a - mean_x) ** 2 for a in x)
+    slope = BATCH_EXPONENT
+    if spread:
+        slope = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread
+    return Timing(
+        engine_start_s=sum(starts_s) / len(starts_s),
+        tokens_per_s_alone=math.exp(mean_y - slope * mean_x),
+        batch_exponent=slope,
+        tokens_per_answer=tokens_per_answer,
+        speedup=speedup,
+    )
+
+
+VLLM_CPU_TIMING = Timing(engine_start_s=75.0, tokens_per_s_alone=10.0)
+SIMULATOR_TIMING = Timing(engine_start_s=2.0, tokens_per_s_alone=200.0, batch_exponent=0.9)
+
+
+def estimate_seconds(plan: ExperimentPlan, timing: Timing | None = None) -> float:
+    """Expected wall time of the whole experiment in seconds, all runs one after another."""
+    if timing is None:
+        timing = SIMULATOR_TIMING if plan.target.engine == "simulator" else VLLM_CPU_TIMING
+    design = plan.design
+    answer = timing.tokens_per_answer
+    if design.max_output_tokens is not None:
+        answer = min(answer, design.max_output_tokens)
+    trials_s = sum(
+        level.requests * answer / _tokens_per_s(timing, level.concurrency) for level in plan.levels
+    )
+    warmup_s = design.warmup_requests * answer / timing.tokens_per_s_alone
+    check_tokens = design.output_check_requests * design.output_check_tokens
+    check_s = check_tokens / _tokens_per_s(timing, 4)
+    total = 0.0
+    for arm in plan.arms:
+        speed = 1.0 if arm.method == "none" else timing.speedup
+        total += timing.engine_start_s + (trials_s + warmup_s + check_s) / speed
+    return total * design.runs_per_arm
+
+
+def _tokens_per_s(timing: Timing, concurrency: int) -> float:
+    return float(timing.tokens_per_s_alone * concurrency**timing.batch_exponent)
+
+
+def suggest(
+    requests: int, *, concurrencies: Sequence[int] = (1, 4, 8), most_per_level: int = 60
+) -> tuple[tuple[LoadLevel, ...], Design]:
+    """Load levels and a design that fit a sample of ``requests`` replayable requests.
+
+    Every level gets the same number, at least twice its concurrency; levels that would get less
+    are left out. Raises PlanError when not even one level fits.
+    """
+    design = Design()
+    if requests < 4 * (design.warmup_requests + design.output_check_requests):
+        design = replace(design, warmup_requests=1, output_check_requests=min(4, requests // 4))
+    left = requests - design.warmup_requests - design.output_check_requests
+    wanted = sorted(concurrencies)
+    while wanted:
+        each = min(most_per_level, left // len(wanted))
+        if each >= max(4, 2 * wanted[-1]):
+            return tuple(LoadLevel(level, each) for level in wanted), design
+        wanted.pop()
+    raise PlanError(
+        f"The sample has {requests} replayable requests; at least 8 are needed to measure anything."
+    )
+
+
+def fit_to_time(
+    plan: ExperimentPlan, seconds: float, timing: Timing | None = None, *, least_per_level: int = 4
+) -> ExperimentPlan:
+    """``plan`` with fewer requests per level, so that it is expected to take ``seconds`` at most.
+
+    A level never falls below its concurrency or ``least_per_level``, so the result may take longer.
+    """
+    while estimate_seconds(plan, timing) > seconds:
+        levels = tuple(
+            replace(level, requests=max(level.concurrency, least_per_level, level.requests - 1))
+            for level in plan.levels
+        )
+        if levels == plan.levels:
+            break
+        plan = replace(plan, levels=levels)
+    return plan
