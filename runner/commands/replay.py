@@ -60,9 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", required=True, metavar="NAME", help="the name the server knows the model by")
     add("--traffic", required=True, type=Path, metavar="FILE", help="JSONL, plain or gzip")
     add("--json", required=True, type=Path, metavar="OUT", help="where the result goes")
-    add(
-        "--concurrency", type=_positive, default=1, metavar="N", help="in flight (default 1)"
-    )
+    add("--concurrency", type=_positive, default=1, metavar="N", help="in flight (default 1)")
     add("--requests", type=_positive, metavar="M", help="how many to send (default: all)")
     add(
         "--allow-repeats",
@@ -172,11 +170,18 @@ def _kind(one: Measurement) -> str:
 
 def _requests(path: Path, wanted: int | None, repeats: bool) -> list[NormalisedRequest]:
     try:
-        found = read_file(path).requests
+        read = read_file(path)
     except TrafficError as error:
         raise _WrongArgument(f"{path}: {error}") from None
     except OSError as error:
         raise _WrongArgument(f"{path}: {error.strerror}") from None
+    found = read.requests
+    for rejected in read.rejected[:1]:
+        print(
+            f"{path}: {read.rejected_count} rows cannot be replayed and are left out, the first "
+            f"on line {rejected.line}: {rejected.reason}",
+            file=sys.stderr,
+        )
     wanted = wanted or len(found)
     if wanted > len(found) and not repeats:
         raise _WrongArgument(

@@ -109,9 +109,7 @@ class Answer:
         """An error object inside the 200."""
         error = {"message": "simulated failure", "type": "InternalServerError", "code": 500}
         if not self._stream:
-            http.write_error(
-                self._writer, HTTPStatus.INTERNAL_SERVER_ERROR, "simulated failure"
-            )
+            http.write_error(self._writer, HTTPStatus.INTERNAL_SERVER_ERROR, "simulated failure")
             return
         http.write_event(self._writer, json.dumps({"error": error}))
         http.write_event(self._writer, "[DONE]")
@@ -161,9 +159,7 @@ class Server:
             partial.replace(port_file)
         await engine  # ends only by a fault, which then ends the server too
 
-    async def _connection(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while await self._one_request(reader, writer):
                 await writer.drain()

@@ -130,8 +130,8 @@ def _document(event: Event) -> dict[str, Any] | None:
 
 
 def _take_event(event: Event, stream: _Stream) -> None:
-    if stream.done or stream.error_kind:
-        return
+    if stream.done or stream.error_kind or not event.data.strip():
+        return  # an empty event keeps a connection alive, no more
     stream.events += 1
     if event.data.strip() == "[DONE]":
         stream.done = True
@@ -206,9 +206,7 @@ def _take_usage(document: object, stream: _Stream) -> None:
     stream.usage_impossible = reasoning is not None and reasoning > output_tokens
     prompt_details = document.get("prompt_tokens_details")
     cached = prompt_details.get("cached_tokens") if isinstance(prompt_details, dict) else None
-    stream.usage = _Usage(
-        output_tokens, _natural(document.get("prompt_tokens")), _natural(cached)
-    )
+    stream.usage = _Usage(output_tokens, _natural(document.get("prompt_tokens")), _natural(cached))
 
 
 def _natural(value: object) -> int | None:

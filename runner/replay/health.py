@@ -32,9 +32,7 @@ class WatchedSelector(selectors.DefaultSelector):
         self.longest_hold_ns = 0
         self._returned_ns = time.perf_counter_ns()
 
-    def select(
-        self, timeout: float | None = None
-    ) -> list[tuple[selectors.SelectorKey, int]]:
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         held = time.perf_counter_ns() - self._returned_ns
         self.held_ns += held
         if held > self.longest_hold_ns:

@@ -153,15 +153,11 @@ def greedy_token_ids(
         raise ReplayStopped("the output check was asked to stop", trial.result()) from None
     except _Gone:
         raise ServerGone(trial.gone_reason, trial.result()) from None
-    found = {
-        calls[answer.sequence].request.id: _token_ids(answer) for answer in trial.answers
-    }
+    found = {calls[answer.sequence].request.id: _token_ids(answer) for answer in trial.answers}
     return {request_id: ids for request_id, ids in found.items() if ids is not None}
 
 
-def _call(
-    request: NormalisedRequest, body: dict[str, Any], extra: Mapping[str, Any]
-) -> _Call:
+def _call(request: NormalisedRequest, body: dict[str, Any], extra: Mapping[str, Any]) -> _Call:
     document = json.dumps({**body, **extra}).encode()
     return _Call(request, request.kind, document)
 

@@ -1,0 +1,131 @@
+"""A server process that plays raw bytes with set delays, to see how a client reads them.
+
+``ScriptedServer.play(name, steps, end)`` makes ``<url>/<name>/v1/...`` answer each POST with the
+steps ``(delay_s, bytes)``, status line included. ``end`` is "keep" (keep-alive), "close", or
+"hang" (neither bytes nor close).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+
+Step = tuple[float, bytes]
+
+
+class ScriptedServer:
+    """Starts the process; use as a context manager."""
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__))], stdout=subprocess.PIPE, stdin=subprocess.PIPE
+        )
+        assert self._process.stdout
+        self.url = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.kill()
+        self._process.wait()
+
+    def play(self, name: str, steps: Sequence[Step], end: str = "keep") -> str:
+        """Set the answer of ``name`` and forget its log; returns its root address."""
+        coded = [(delay_s, base64.b64encode(data).decode()) for delay_s, data in steps]
+        document = json.dumps({"name": name, "steps": coded, "end": end}).encode()
+        with _open(urllib.request.Request(f"{self.url}/_play", data=document)):
+            return f"{self.url}/{name}"
+
+    def received(self, name: str) -> list[dict[str, Any]]:
+        """What was asked of ``name``: {"method", "path", "headers", "body", "port"} in order."""
+        with _open(urllib.request.Request(f"{self.url}/_received/{name}")) as answer:
+            log: list[dict[str, Any]] = json.loads(answer.read())
+            return log
+
+
+def _open(request: urllib.request.Request) -> Any:
+    return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    scripts: dict[str, dict[str, Any]] = {}  # noqa: RUF012 shared on purpose
+    logs: dict[str, list[dict[str, Any]]] = {}  # noqa: RUF012
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/_received/"):
+            self._answer(json.dumps(self.logs[self.path.removeprefix("/_received/")]).encode())
+            return
+        self._log(b"")
+        self._answer(b"{}")
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/_play":
+            document = json.loads(body)
+            self.scripts[document["name"]] = document
+            self.logs[document["name"]] = []
+            self._answer(b"{}")
+            return
+        self._log(body)
+        script = self.scripts[self._name()]
+        for delay_s, coded in script["steps"]:
+            time.sleep(delay_s)
+            self.wfile.write(base64.b64decode(coded))
+            self.wfile.flush()
+        if script["end"] == "hang":
+            self.rfile.read(1)
+        self.close_connection = script["end"] != "keep"
+
+    def _name(self) -> str:
+        return self.path.split("/")[1]
+
+    def _log(self, body: bytes) -> None:
+        entry = {
+            "method": self.command,
+            "path": self.path.partition("/" + self._name())[2],
+            "headers": {name.lower(): value for name, value in self.headers.items()},
+            "body": json.loads(body) if body else None,
+            "port": self.client_address[1],
+        }
+        self.logs.setdefault(self._name(), []).append(entry)
+
+    def _answer(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 256
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        pass  # clients that hang up are part of the play
+
+
+def _main() -> None:
+    server = _Server(("127.0.0.1", 0), _Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(server.server_address[1], flush=True)
+    sys.stdin.read()  # until the parent is gone
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,468 @@
+"""What the load generator makes of servers that break naive ones. Real server processes."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from calculator.measurement import Measurement, Outcome
+from runner.engines.base import Endpoint
+from runner.replay import ReplayResult, ServerGone, greedy_token_ids, replay
+from runner.traffic.request import NormalisedRequest
+from tests.runner.scripted_server import ScriptedServer, Step
+from tests.runner.streams import DONE, chunk, event, head, stream, text, usage
+
+ROLE = event({"role": "assistant", "content": ""})
+STOP = event({"content": ""}, finish="stop")
+USAGE_3 = event(usage=usage(3))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer() as started:
+        yield started
+
+
+def requests(count: int) -> list[NormalisedRequest]:
+    return [
+        NormalisedRequest(
+            id=f"r{i}", kind="chat", line=i, messages=({"role": "user", "content": f"q{i}"},)
+        )
+        for i in range(count)
+    ]
+
+
+def measure(
+    server: ScriptedServer, steps: list[Step], end: str = "keep", **options: Any
+) -> Measurement:
+    url = server.play("case", steps, end)
+    return replay(Endpoint(url, "m"), requests(1), concurrency=1, **options).measurements[0]
+
+
+@dataclass
+class Case:
+    name: str
+    steps: list[Step]
+    expected: dict[str, Any]
+    end: str = "keep"
+    defaults: dict[str, Any] = field(
+        default_factory=lambda: {"outcome": Outcome.OK, "error_kind": None}
+    )
+
+
+GOOD = {"output_tokens": 3, "prompt_tokens": 5, "chunks": 3, "finish_reason": "stop"}
+LOST = {"outcome": Outcome.CUT, "error_kind": "connection_lost"}
+REAL_ERROR = event(error={"message": "quoted prompt", "code": 500})
+THREE = (text("a"), text("b"), text("c"))
+LONG = text("x" * 200_000)
+ODD_TEXT = json.dumps(
+    {"choices": [{"delta": {"content": "\u2028 \U0001f642"}}]}, ensure_ascii=False
+).encode()
+
+CASES = [
+    Case("plain", stream(ROLE, *THREE, STOP, USAGE_3, DONE), GOOD),
+    Case("no [DONE] but a clean end", stream(*THREE, STOP, USAGE_3), GOOD),
+    Case(
+        "keep-alive comment alone", stream(b": ping\n\n", *THREE, b":\n", STOP, USAGE_3, DONE), GOOD
+    ),
+    Case("empty event", stream(b"data:\n\n", *THREE, STOP, USAGE_3, DONE), GOOD),
+    Case(
+        "CRLF, two events in a packet",
+        stream(
+            *(
+                packet.replace(b"\n", b"\r\n")
+                for packet in (ROLE + text("a"), text("b") + text("c"), STOP + USAGE_3, DONE)
+            )
+        ),
+        GOOD,
+    ),
+    Case(
+        "cut inside a line and inside a character",
+        stream(
+            text("a"),
+            b"data: " + ODD_TEXT[:-20],
+            ODD_TEXT[-20:-16],
+            ODD_TEXT[-16:] + b"\n",
+            b"\n",
+            text("c"),
+            STOP,
+            USAGE_3,
+            DONE,
+        ),
+        GOOD,
+    ),
+    Case(
+        "200 KB line",
+        stream(text("a"), LONG[:100], LONG[100:], text("c"), STOP, USAGE_3, DONE),
+        GOOD,
+    ),
+    Case(
+        "several tokens an event",
+        stream(*(text("w " * n) for n in (4, 1, 5, 3, 5, 2)), STOP, event(usage=usage(20)), DONE),
+        {"output_tokens": 20, "chunks": 6, "first_event_tokens": None},
+    ),
+    Case(
+        "several tokens an event, counted by the server",
+        stream(
+            event({"role": "assistant", "content": ""}, usage=usage(0)),
+            text("w w w w", usage=usage(4)),
+            text("w", usage=usage(5)),
+            event({"content": ""}, finish="stop", usage=usage(20)),
+            DONE,
+        ),
+        {"output_tokens": 20, "chunks": 2, "first_event_tokens": 4},
+    ),
+    Case(
+        "token ids",
+        stream(
+            b'data: {"choices": [{"delta": {"content": "a b"}, "token_ids": [7, 8]}]}\n\n',
+            text("c"),
+            STOP,
+            event(usage=usage(4)),
+            DONE,
+        ),
+        {"output_tokens": 4, "first_event_tokens": 2, "chunks": 2},
+    ),
+    Case(
+        "reasoning only, until the limit",
+        stream(
+            ROLE,
+            event({"reasoning": "hm"}),
+            event({"reasoning_content": "hm"}, finish="length"),
+            event(usage=usage(2)),
+            DONE,
+        ),
+        {"chunks": 2, "finish_reason": "length", "output_tokens": 2},
+    ),
+    Case(
+        "one event with reasoning and content",
+        stream(event({"reasoning": "hm", "content": "a"}), text("b"), STOP, DONE),
+        {"chunks": 2, "output_tokens": None},
+    ),
+    Case(
+        "tool call",
+        stream(
+            event({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": ""}}]}),
+            event({"tool_calls": [{"index": 0, "function": {"arguments": ""}}]}),
+            event({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}),
+            event({}, finish="tool_calls"),
+            DONE,
+        ),
+        {"chunks": 2, "finish_reason": "tool_calls"},
+    ),
+    Case(
+        "text completion",
+        stream(
+            b'data: {"choices": [{"text": "a"}]}\n\n',
+            b'data: {"choices": [{"text": "", "finish_reason": "stop"}]}\n\n',
+            DONE,
+        ),
+        {"chunks": 1},
+    ),
+    Case("usage missing", stream(*THREE, STOP, DONE), {"output_tokens": None, "chunks": 3}),
+    Case(
+        "usage null on every event but the last choice",
+        stream(
+            text("a", usage=None),
+            text("b", usage=None),
+            text("c", finish="stop", usage=usage(3)),
+            DONE,
+        ),
+        GOOD,
+    ),
+    Case(
+        "usage on every event",
+        stream(*(text("w", usage=usage(n)) for n in (1, 2, 3)), STOP, DONE),
+        GOOD | {"first_event_tokens": 1},
+    ),
+    Case(
+        "a smaller usage is no cumulative count",
+        stream(*THREE, STOP, USAGE_3, event(usage=usage(1)), DONE),
+        GOOD,
+    ),
+    Case(
+        "usage that cannot be: more reasoning than tokens",
+        stream(
+            *THREE,
+            STOP,
+            event(usage=usage(3, completion_tokens_details={"reasoning_tokens": 9})),
+            DONE,
+        ),
+        {"output_tokens": None},
+    ),
+    Case(
+        "usage that cannot be: no token, true, text, below 0",
+        stream(*THREE, STOP, *(event(usage=usage(n)) for n in (0, True, "3", -3)), DONE),
+        {"output_tokens": None},
+    ),
+    Case(
+        "cached tokens",
+        stream(
+            *THREE, STOP, event(usage=usage(3, prompt_tokens_details={"cached_tokens": 4})), DONE
+        ),
+        GOOD | {"cached_tokens": 4},
+    ),
+    Case(
+        "no text at all",
+        stream(ROLE, STOP, event(usage=usage(1)), DONE),
+        {"first_token_ns": None, "last_token_ns": None, "chunks": 0, "output_tokens": 1},
+    ),
+    Case(
+        "error object inside the 200",
+        stream(*THREE, REAL_ERROR, DONE),
+        {"outcome": Outcome.ERROR, "error_kind": "error_in_stream", "chunks": 3},
+    ),
+    Case(
+        "error event by name",
+        stream(text("a"), b'event: error\ndata: {"message": "no"}\n\n'),
+        {"outcome": Outcome.ERROR, "error_kind": "error_in_stream"},
+    ),
+    Case("socket closes inside a chunked body", stream(*THREE, end=b""), LOST, "close"),
+    Case("finish, but no [DONE] and no clean end", stream(*THREE, STOP, end=b""), LOST, "close"),
+    Case(
+        "all said before the socket closes",
+        stream(*THREE, STOP, USAGE_3, DONE, end=b""),
+        GOOD,
+        "close",
+    ),
+    Case(
+        "socket closes, body without chunks",
+        [(0.0, b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"), (0.0, b"".join(THREE))],
+        {"outcome": Outcome.CUT, "error_kind": "no_finish_reason", "chunks": 3},
+        "close",
+    ),
+    Case(
+        "half an event at the end of a body without chunks",
+        [(0.0, b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"), (0.0, THREE[0] + THREE[1][:30])],
+        {"outcome": Outcome.CUT, "error_kind": "no_finish_reason", "chunks": 1},
+        "close",
+    ),
+    Case(
+        "[DONE] without a finish reason",
+        stream(*THREE, DONE),
+        {"outcome": Outcome.ERROR, "error_kind": "no_finish_reason"},
+    ),
+    Case(
+        "last event without a blank line",
+        stream(*THREE, STOP, USAGE_3.rstrip(), b"\n"),
+        GOOD,
+    ),
+    Case(
+        "an event that is no JSON",
+        stream(text("a"), b"data: <html>\n\n", STOP, DONE),
+        {"outcome": Outcome.ERROR, "error_kind": "unreadable_event"},
+    ),
+    Case(
+        "a whole answer instead of a stream",
+        stream(b'{"choices": []}'),
+        {"outcome": Outcome.ERROR, "error_kind": "not_an_event_stream"},
+    ),
+    Case("empty body", stream(), {"outcome": Outcome.CUT, "error_kind": "no_finish_reason"}),
+    Case(
+        "429",
+        [(0.0, head("429 Too Many Requests", "Retry-After: 9")), (0.0, b"0\r\n\r\n")],
+        {"outcome": Outcome.REFUSED, "error_kind": "http_429", "first_token_ns": None},
+    ),
+    Case(
+        "503",
+        [(0.0, head("503 Service Unavailable")), (0.0, b"0\r\n\r\n")],
+        {"outcome": Outcome.REFUSED, "error_kind": "http_503"},
+    ),
+    Case(
+        "500",
+        [(0.0, head("500 Oops")), (0.0, chunk(REAL_ERROR) + b"0\r\n\r\n")],
+        {"outcome": Outcome.ERROR, "error_kind": "http_500", "chunks": 0},
+    ),
+    Case(
+        "redirect is not followed",
+        [(0.0, head("307 Temporary Redirect", "Location: /case")), (0.0, b"0\r\n\r\n")],
+        {"outcome": Outcome.ERROR, "error_kind": "http_307"},
+    ),
+    Case(
+        "closed before a status line",
+        [],
+        {"outcome": Outcome.CUT, "error_kind": "no_answer"},
+        "close",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_reading(server: ScriptedServer, case: Case) -> None:
+    found = measure(server, case.steps, case.end)
+    expected = case.defaults | case.expected
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert 0 <= found.scheduled_ns <= found.sent_ns <= found.done_ns
+
+
+def test_first_token_is_no_role_and_last_token_no_final_event(server: ScriptedServer) -> None:
+    steps = [
+        (0.0, head()),
+        (0.05, chunk(ROLE)),
+        (0.05, chunk(text(""))),
+        (0.2, chunk(text("a"))),
+        (0.1, chunk(text("b"))),
+        (0.2, chunk(STOP)),
+        (0.0, chunk(event(usage=usage(2)) + DONE) + b"0\r\n\r\n"),
+    ]
+    found = measure(server, steps)
+    assert found.first_byte_ns is not None
+    assert 0.05e9 <= found.first_byte_ns - found.sent_ns < 0.3e9
+    assert found.ttft_ms is not None
+    assert found.e2e_ms is not None
+    assert found.tpot_ms is not None
+    assert found.ttft_ms >= 300
+    assert found.e2e_ms >= 400
+    assert found.done_ns - found.sent_ns - found.e2e_ms * 1e6 > 0.05e9
+    assert found.tpot_ms == pytest.approx(found.e2e_ms - found.ttft_ms)
+
+
+def test_a_body_left_open_after_done_ends_the_answer(server: ScriptedServer) -> None:
+    found = measure(server, stream(*THREE, STOP, USAGE_3, DONE, end=b""), "hang")
+    assert found.outcome is Outcome.OK
+
+
+def test_timeout_keeps_what_came(server: ScriptedServer) -> None:
+    found = measure(server, stream(*THREE, end=b""), "hang", timeout_s=0.3)
+    assert (found.outcome, found.error_kind, found.chunks) == (Outcome.TIMEOUT, "timeout", 3)
+    assert 0.3e9 <= found.done_ns - found.sent_ns < 5e9
+
+
+def test_inter_token_latency_is_shared_out_over_tokens(server: ScriptedServer) -> None:
+    steps = stream(*(text("w", usage=usage(n)) for n in (1, 5, 6)), STOP, DONE, gap_s=0.1)
+    url = server.play("case", steps)
+    result = replay(Endpoint(url, "m"), requests(1), concurrency=1, usage_per_event=True)
+    assert result.itl_ms is not None
+    assert len(result.itl_ms) == 5
+    assert len(set(result.itl_ms[:4])) == 1
+    assert sum(result.itl_ms) > 100
+    sent = server.received("case")[-1]["body"]["stream_options"]
+    assert sent == {"include_usage": True, "continuous_usage_stats": True}
+    unknown = server.play("case", stream(text("w w"), text("w"), STOP, USAGE_3, DONE))
+    assert replay(Endpoint(unknown, "m"), requests(1), concurrency=1).itl_ms is None
+
+
+def test_what_is_sent(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    url = server.play("prefix", stream(*THREE, STOP, DONE))
+    chat = NormalisedRequest(
+        id="a",
+        kind="chat",
+        line=1,
+        messages=({"role": "user", "content": "hé"},),
+        sampling={"temperature": 0.5},
+        max_output_tokens=40,
+    )
+    plain = NormalisedRequest(id="b", kind="completion", line=2, prompt=(3, 4))
+    endpoint = Endpoint(url + "/sub/v1/", "m", api_key="key")
+    replay(endpoint, [chat, plain], concurrency=1, cache_salt="s", max_output_tokens=30)
+    replay(Endpoint(url, "m"), [chat], concurrency=1)
+    posts = [entry for entry in server.received("prefix") if entry["method"] == "POST"]
+    common = {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
+    messages = {"temperature": 0.5, "messages": [{"role": "user", "content": "hé"}]}
+    assert [(entry["path"], entry["body"]) for entry in posts] == [
+        ("/sub/v1/chat/completions", common | messages | {"max_tokens": 30, "cache_salt": "s"}),
+        ("/sub/v1/completions", common | {"prompt": [3, 4], "max_tokens": 30, "cache_salt": "s"}),
+        ("/v1/chat/completions", common | messages | {"max_tokens": 40}),
+    ]
+    assert posts[0]["headers"]["authorization"] == "Bearer key"
+    assert "authorization" not in posts[2]["headers"]
+
+
+def test_connections_are_opened_before_the_window_and_kept(server: ScriptedServer) -> None:
+    url = server.play("case", stream(*THREE, STOP, USAGE_3, DONE, gap_s=0.02))
+    result = replay(Endpoint(url, "m"), requests(24), concurrency=8)
+    log = server.received("case")
+    assert [entry["method"] for entry in log] == ["GET"] * 8 + ["POST"] * 24
+    opened = {entry["port"] for entry in log[:8]}
+    assert len(opened) == 8
+    assert {entry["port"] for entry in log} == opened
+    assert result.client.peak_in_flight == 8
+    assert [one.sequence for one in result.measurements] == list(range(24))
+    assert [one.request_id for one in result.measurements] == [f"r{i}" for i in range(24)]
+    assert all(one.ok for one in result.measurements)
+    assert result.duration_s >= 3 * 0.1
+    assert 0 < result.client.overhead_share < 1
+    assert result.client.cpu_s > 0
+
+
+def test_a_slot_is_due_when_its_last_answer_ended(server: ScriptedServer) -> None:
+    url = server.play("case", stream(*THREE, STOP, USAGE_3, DONE, gap_s=0.01))
+    found = replay(Endpoint(url, "m"), requests(3), concurrency=1).measurements
+    assert [one.scheduled_ns for one in found] == [0, found[0].done_ns, found[1].done_ns]
+
+
+def test_nobody_listens() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = Endpoint(f"http://127.0.0.1:{free.getsockname()[1]}", "m")
+        with pytest.raises(ServerGone) as gone:
+            replay(endpoint, requests(500), concurrency=2)
+    found = gone.value.result.measurements
+    assert 5 <= len(found) <= 6  # the rest was not hammered
+    assert {(one.outcome, one.error_kind) for one in found} == {
+        (Outcome.REFUSED, "connection_refused")
+    }
+    assert "5 requests in a row" in gone.value.reason
+
+
+def test_refusals_are_counted_once_each_and_not_retried(server: ScriptedServer) -> None:
+    url = server.play("case", [(0.0, head("429 No")), (0.0, b"0\r\n\r\n")])
+    result = replay(Endpoint(url, "m"), requests(8), concurrency=4)
+    assert [one.error_kind for one in result.measurements] == ["http_429"] * 8
+    posts = [entry for entry in server.received("case") if entry["method"] == "POST"]
+    assert len(posts) == 8
+
+
+def test_large_prompt(server: ScriptedServer) -> None:
+    url = server.play("case", stream(*THREE, STOP, DONE))
+    request = NormalisedRequest(id="a", kind="completion", line=1, prompt="word " * 300_000)
+    assert replay(Endpoint(url, "m"), [request], concurrency=1).measurements[0].ok
+
+
+def test_arguments_that_make_no_trial() -> None:
+    endpoint = Endpoint("http://127.0.0.1:9", "m")
+    for given, concurrency in (([], 1), (requests(1), 0), (requests(1) * 2, 1)):
+        with pytest.raises(ValueError, match="A trial"):
+            replay(endpoint, given, concurrency=concurrency)
+
+
+def test_greedy_ids(server: ScriptedServer) -> None:
+    answer = json.dumps({"choices": [{"token_ids": [5, 6]}]}).encode()
+    reply = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer
+    url = server.play("case", [(0.0, reply)])
+    request = NormalisedRequest(
+        id="a",
+        kind="completion",
+        line=1,
+        prompt="p",
+        sampling={"temperature": 1.0, "min_p": 0.1, "top_p": 0.9, "stop": ["x"]},
+    )
+    endpoint = Endpoint(url, "m")
+    found = greedy_token_ids(endpoint, [request], max_tokens=9, concurrency=1, timeout_s=9)
+    assert found == {"a": [5, 6]}
+    assert server.received("case")[-1]["body"] == {
+        "model": "m",
+        "prompt": "p",
+        "stop": ["x"],
+        "max_tokens": 9,
+        "temperature": 0,
+        "n": 1,
+        "stream": False,
+        "return_token_ids": True,
+    }
+    server.play("case", [(0.0, b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{"choices": []}')])
+    assert greedy_token_ids(endpoint, [request], max_tokens=9, concurrency=1, timeout_s=9) == {}
+
+
+def test_result_is_plain_data(server: ScriptedServer) -> None:
+    url = server.play("case", stream(REAL_ERROR, DONE))
+    result = replay(Endpoint(url, "m"), requests(1), concurrency=1)
+    assert isinstance(result, ReplayResult)
+    assert "quoted prompt" not in repr(result)

@@ -1,0 +1,157 @@
+"""``python -m runner replay`` as a user types it, against a real simulator process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.commands.replay import summary
+from runner.engines.simulator import SimulatorProcess
+from runner.plan import Arm, Target
+from tests.runner.scripted_server import ScriptedServer
+from tests.runner.streams import DONE, event, stream, text, usage
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    behaviour = {"none": {"ttft_ms": 30, "step_ms": 3, "output_tokens": 10}}
+    workdir = tmp_path_factory.mktemp("simulator")
+    engine = SimulatorProcess(Target("simulator", "toy", simulator=behaviour), Arm("a"), workdir)
+    yield engine.start(lambda: False).url
+    engine.stop()
+
+
+@pytest.fixture
+def traffic(tmp_path: Path) -> Path:
+    path = tmp_path / "traffic.jsonl"
+    rows = [{"messages": [{"role": "user", "content": f"question {i}"}]} for i in range(6)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def replay(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "runner", "replay", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_measures_a_server(url: str, traffic: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    ended = replay(
+        *("--url", url, "--model", "toy", "--traffic", traffic),
+        *("--concurrency", 2, "--requests", 4, "--json", out),
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    found = json.loads(out.read_text())
+    for name in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms"):
+        values = found[name]
+        assert set(values) == {"mean", "p50", "p90", "p95", "p99"}
+        assert values["p50"] <= values["p90"] <= values["p95"] <= values["p99"]
+    assert found["ttft_ms"]["p50"] >= 30
+    assert found["tpot_ms"]["mean"] >= 2.9
+    assert (found["completed"], found["failed"], found["output_tokens"]) == (4, 0, 40)
+    assert found["output_tokens_per_s"] == pytest.approx(40 / found["duration_s"])
+    assert found["requests_per_s"] == pytest.approx(4 / found["duration_s"])
+    assert found["prompt_tokens"] == 16
+    assert found["client"]["peak_in_flight"] == 2
+    assert "output_tokens_per_s" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"--requests": 7}, "--allow-repeats"),
+        ({"--requests": 0}, "whole number"),
+        ({"--concurrency": "two"}, "whole number"),
+        ({"--timeout-s": -1}, "seconds above 0"),
+        ({"--url": "localhost:8000"}, "http://"),
+        ({"--url": "http://user:secret@host"}, "path prefix"),
+        ({"--url": "http://host:port"}, "not an address"),
+        ({"--traffic": "/nowhere.jsonl"}, "No such file"),
+        ({"--traffic": os.devnull}, os.devnull),
+        ({"--json": "/nowhere/out.json"}, "cannot write"),
+        ({"--api-key-env": "DRAFTPROOF_NO_SUCH_KEY"}, "DRAFTPROOF_NO_SUCH_KEY"),
+        ({"--nonsense": 1}, "--nonsense"),
+    ],
+)
+def test_wrong_argument_is_one_line(
+    changed: dict[str, object], reason: str, traffic: Path, tmp_path: Path
+) -> None:
+    given = {"--url": "http://127.0.0.1:9", "--model": "toy", "--traffic": traffic}
+    given |= {"--json": tmp_path / "out.json"} | changed
+    ended = replay(*(part for pair in given.items() for part in pair))
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert reason in ended.stderr
+    assert "secret" not in ended.stderr
+
+
+def test_repeats_only_when_allowed(url: str, traffic: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    ended = replay(
+        *("--url", url, "--model", "toy", "--traffic", traffic, "--allow-repeats"),
+        *("--concurrency", 4, "--requests", 14, "--json", out),
+    )
+    assert ended.returncode == 0
+    assert json.loads(out.read_text())["completed"] == 14
+
+
+def test_no_server(traffic: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    ended = replay(
+        *("--url", "http://127.0.0.1:9", "--model", "toy", "--traffic", traffic, "--json", out)
+    )
+    assert ended.returncode == 1
+    assert "stopped taking connections" in ended.stderr
+    found = json.loads(out.read_text())
+    assert (found["completed"], found["ttft_ms"], found["output_tokens"]) == (0, None, None)
+    assert found["outcomes"] == {"refused:connection_refused": 5}
+
+
+def test_unknown_is_null_and_the_key_is_sent(traffic: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    stop = event({}, finish="stop")
+    with ScriptedServer() as server:
+        url = server.play("deep", stream(text("a"), text("b c"), stop, DONE))
+        common = ("--model", "toy", "--traffic", traffic, "--requests", 2, "--json", out)
+        first = replay("--url", url, *common, "--api-key-env", "TOY_KEY", TOY_KEY="k")
+        unknown = json.loads(out.read_text())
+        sent = server.received("deep")
+        server.play("deep", stream(text("a"), text("b c"), stop, event(usage=usage(3)), DONE))
+        replay("--url", url, *common)
+        known = json.loads(out.read_text())
+    assert first.returncode == 0
+    assert {entry["headers"]["authorization"] for entry in sent} == {"Bearer k"}
+    for name in ("tpot_ms", "itl_ms", "output_tokens", "output_tokens_per_s", "prompt_tokens"):
+        assert unknown[name] is None
+    assert unknown["e2e_ms"] is not None
+    assert known["tpot_ms"] is not None
+    assert known["itl_ms"] is None  # three tokens in two chunks: whose gap is whose?
+    assert known["output_tokens"] == 6
+
+
+def test_help_explains_units() -> None:
+    ended = replay("--help")
+    assert ended.returncode == 0
+    assert "milliseconds" in ended.stdout
+    assert "A chunk is not a token" in ended.stdout
+
+
+def test_summary() -> None:
+    assert summary([]) is None
+    assert summary([None, None]) is None
+    found = summary([*map(float, range(1, 101)), None])
+    assert found == pytest.approx(
+        {"mean": 50.5, "p50": 50.5, "p90": 90.1, "p95": 95.05, "p99": 99.01}
+    )
