@@ -310,9 +310,8 @@ def _inter_token_ms(counted: Sequence[Counted]) -> tuple[float, ...] | None:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """A full collection over a large heap stalls the loop for tens of ms; do it beforehand."""
+    """A full collection over a large heap stalls the loop for tens of ms, so it waits."""
     was_enabled = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         yield

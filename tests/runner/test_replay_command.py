@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.__main__ import main
 from runner.commands.replay import summary
 from runner.engines.simulator import SimulatorProcess
 from runner.plan import Arm, Target
@@ -86,15 +87,23 @@ def test_measures_a_server(url: str, traffic: Path, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_argument_is_one_line(
-    changed: dict[str, object], reason: str, traffic: Path, tmp_path: Path
+    changed: dict[str, object],
+    reason: str,
+    traffic: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     given = {"--url": "http://127.0.0.1:9", "--model": "toy", "--traffic": traffic}
     given |= {"--json": tmp_path / "out.json"} | changed
-    ended = replay(*(part for pair in given.items() for part in pair))
-    assert ended.returncode == 2
-    assert ended.stderr.count("\n") == 1
-    assert reason in ended.stderr
-    assert "secret" not in ended.stderr
+    try:
+        code: object = main(["replay", *(str(part) for pair in given.items() for part in pair)])
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert reason in told
+    assert "secret" not in told
 
 
 def test_repeats_only_when_allowed(url: str, traffic: Path, tmp_path: Path) -> None:
