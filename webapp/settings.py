@@ -55,10 +55,11 @@ MIDDLEWARE = [
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
-    "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    # Every view is for signed-in people unless it says ``login_not_required``.
+    # Every view is for signed-in people unless it says ``login_not_required``. Before the CSRF
+    # check, which reads the body: nobody else's upload is taken in.
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",

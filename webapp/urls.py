@@ -1,4 +1,4 @@
-"""Addresses. Each app brings its own ``urls``; the public share pages bring ``public_urls``."""
+"""Addresses. Each app brings its own ``urls``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from django.urls import URLPattern, URLResolver, include, path
 
-_APPS = ("accounts", "samples", "fleet", "experiments", "comparisons", "estimates")
+_APPS = ("accounts", "samples", "fleet", "experiments", "comparisons", "estimates", "pages")
 
 urlpatterns: list[URLPattern | URLResolver] = [path("", include("webapp.core.urls"))]
 urlpatterns += [

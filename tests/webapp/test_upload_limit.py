@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 
+import pytest
 from django.core.files.uploadedfile import UploadedFile
 from django.core.handlers.wsgi import WSGIRequest
-from django.http import HttpRequest
 from django.test import RequestFactory
 from pytest_django import Settings
 
@@ -35,7 +35,7 @@ class _Body(io.RawIOBase):
         return found
 
 
-def _request(rf: RequestFactory, size: int) -> HttpRequest:
+def _request(rf: RequestFactory, size: int) -> WSGIRequest:
     body = _Body(size)
     own = {
         "REQUEST_METHOD": "POST",
@@ -56,8 +56,14 @@ def test_a_file_within_the_limit_arrives(rf: RequestFactory, settings: Settings)
     request.close()
 
 
-def test_a_file_over_the_limit_is_dropped(rf: RequestFactory, settings: Settings) -> None:
+@pytest.mark.parametrize("size_mib", [3, 20])
+def test_a_file_over_the_limit_is_dropped(
+    rf: RequestFactory, settings: Settings, size_mib: int
+) -> None:
     settings.UPLOAD_MAX_BYTES = 1024 * 1024
-    request = _request(rf, 20 * 1024 * 1024)
+    request = _request(rf, size_mib * 1024 * 1024)
     assert "file" not in request.FILES
     assert upload_was_too_large(request)
+    read_to_the_end = not request.environ["wsgi.input"].read(1)
+    assert read_to_the_end is (size_mib <= 4)
+    request.close()

@@ -50,8 +50,11 @@ def workspace_for(
 def owned(
     model: type[M], user: User | AnonymousUser, public_id: UUID | str, *, write: bool = False
 ) -> M:
-    """The row of a model that has ``workspace``, under the same rules as ``workspace_for``."""
-    rows = model._default_manager.select_related("workspace")
+    """The row of a model that has ``workspace``, under the same rules as ``workspace_for``.
+
+    A model whose workspace is somebody else's column says where in ``workspace_path``.
+    """
+    rows = model._default_manager.select_related(getattr(model, "workspace_path", "workspace"))
     row = rows.filter(public_id=_uuid(public_id)).first()
     if row is None:
         raise Http404

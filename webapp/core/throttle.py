@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
-from typing import Concatenate, ParamSpec
 
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.http import HttpRequest
 from redis.exceptions import RedisError
 
 from webapp.core import broker
 
 log = logging.getLogger(__name__)
-P = ParamSpec("P")
-SENTENCE = "Too many requests in a short time; wait a minute and try again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,28 +88,3 @@ def subject(request: HttpRequest) -> str:
     if user is not None and user.is_authenticated:
         return f"user-{user.pk}"
     return client_address(request)
-
-
-AnyView = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
-
-
-def limited(
-    limit: Limit, *, methods: tuple[str, ...] = ("POST",)
-) -> Callable[[AnyView[P]], AnyView[P]]:
-    """A view that answers 429 with one sentence when its sender is over ``limit``."""
-
-    def decorate(view: AnyView[P]) -> AnyView[P]:
-        @wraps(view)
-        def inner(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
-            if request.method in methods and not allow(limit, subject(request)):
-                return _too_many(limit)
-            return view(request, *args, **kwargs)
-
-        return inner
-
-    return decorate
-
-
-def _too_many(limit: Limit) -> HttpResponse:
-    headers = {"Retry-After": str(max(1, round(limit.refill_s)))}
-    return HttpResponse(SENTENCE + "\n", status=429, content_type="text/plain", headers=headers)

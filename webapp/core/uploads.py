@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
-from django.core.files.uploadhandler import FileUploadHandler, SkipFile
+from django.core.files.uploadhandler import FileUploadHandler, SkipFile, StopUpload
 
 TOO_LARGE = "draftproof_upload_too_large"
 
@@ -14,8 +14,14 @@ class StopWhenTooLarge(FileUploadHandler):
     """Counts a file's bytes as they arrive and drops the file when there are too many.
 
     The rest of the body is read and thrown away, never stored, so that the sender gets a page
-    with a sentence and not a reset connection. ``upload_was_too_large`` tells the form.
+    with a sentence and not a reset connection; a body of over four times the limit is not read
+    to its end. ``upload_was_too_large`` tells the form.
     """
+
+    def handle_raw_input(
+        self, input_data: Any, META: dict[str, Any], content_length: int, *args: Any, **kwargs: Any
+    ) -> None:
+        self._announced = content_length
 
     def new_file(self, *args: Any, **kwargs: Any) -> None:
         super().new_file(*args, **kwargs)
@@ -26,7 +32,9 @@ class StopWhenTooLarge(FileUploadHandler):
         if self._seen > settings.UPLOAD_MAX_BYTES:
             if self.request is not None:
                 self.request.META[TOO_LARGE] = True
-            raise SkipFile()
+            if self._announced > 4 * settings.UPLOAD_MAX_BYTES:
+                raise StopUpload(connection_reset=True)
+            raise SkipFile
         return raw_data
 
     def file_complete(self, file_size: int) -> None:

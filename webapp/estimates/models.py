@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from django.db import models
+from django.utils import timezone
 
 from webapp.accounts.models import User, Workspace
 from webapp.core.models import PublicRow
@@ -26,6 +27,11 @@ class Estimate(PublicRow):
 
     class Meta:
         ordering = ("-created_at",)
+        constraints = (
+            models.UniqueConstraint(
+                fields=("experiment_public_id", "arm", "version"), name="estimate_version_unique"
+            ),
+        )
 
     def __str__(self) -> str:
         return self.title
@@ -41,5 +47,19 @@ class ShareLink(PublicRow):
     revoked_at = models.DateTimeField(null=True, blank=True)
     views = models.PositiveIntegerField(default=0)
 
+    workspace_path = "estimate__workspace"
+    """Where ``accounts.access.owned`` finds whose it is."""
+
     class Meta:
         ordering = ("-created_at",)
+
+    def __str__(self) -> str:
+        return f"link to {self.estimate_id} until {self.expires_at:%Y-%m-%d}"
+
+    @property
+    def workspace(self) -> Workspace:
+        return self.estimate.workspace
+
+    @property
+    def works(self) -> bool:
+        return self.revoked_at is None and self.expires_at > timezone.now()
