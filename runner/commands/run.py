@@ -26,9 +26,17 @@ from typing import Any
 
 from runner.commands.progress import ProgressLines, duration
 from runner.commands.tables import describe
+from runner.environment import host_fingerprint
 from runner.events import EngineReady, Event, OutputChecked, RunEnded
 from runner.execute import execute_run
-from runner.plan import PlanError, PlannedRun, RequestInfo, estimate_seconds, schedule
+from runner.plan import (
+    PlanError,
+    PlannedRun,
+    RequestInfo,
+    assumed_timing,
+    estimate_seconds,
+    schedule,
+)
 from runner.plan_codec import PlanFile, from_toml
 from runner.results import ResultFolder, RunFile, ended, evaluate, open_folder, write_json
 from runner.traffic.read import TrafficError, read_file
@@ -97,7 +105,9 @@ class _Experiment:
 
     def measure(self) -> bool:
         """Carry out what is not yet recorded. True when a part of it failed."""
-        expected = duration(estimate_seconds(self.folder.plan))
+        plan = self.folder.plan
+        timing = assumed_timing(plan, gpu=bool(host_fingerprint()["gpus"]))
+        expected = duration(estimate_seconds(plan, timing))
         print(f"{len(self.runs)} runs, about {expected} in all", file=sys.stderr)
         given_up: set[str] = set()
         failed = False

@@ -25,7 +25,9 @@ from runner.plan.data import (
 from runner.plan.durations import (
     SIMULATOR_TIMING,
     VLLM_CPU_TIMING,
+    VLLM_GPU_TIMING,
     Timing,
+    assumed_timing,
     estimate_seconds,
     fit_to_time,
     measured_timing,
@@ -39,6 +41,7 @@ from runner.plan.order import (
 __all__ = [
     "SIMULATOR_TIMING",
     "VLLM_CPU_TIMING",
+    "VLLM_GPU_TIMING",
     "Arm",
     "Decision",
     "Design",
@@ -53,6 +56,7 @@ __all__ = [
     "Slo",
     "Target",
     "Timing",
+    "assumed_timing",
     "estimate_seconds",
     "fit_to_time",
     "measured_timing",

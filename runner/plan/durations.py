@@ -60,13 +60,20 @@ def measured_timing(
 
 
 VLLM_CPU_TIMING = Timing(engine_start_s=75.0, tokens_per_s_alone=10.0)
+VLLM_GPU_TIMING = Timing(engine_start_s=90.0, tokens_per_s_alone=80.0, batch_exponent=0.9)
 SIMULATOR_TIMING = Timing(engine_start_s=2.0, tokens_per_s_alone=200.0, batch_exponent=0.9)
+
+
+def assumed_timing(plan: ExperimentPlan, *, gpu: bool = False) -> Timing:
+    """What is assumed before anything was measured: small models, cautious on speed."""
+    if plan.target.engine == "simulator":
+        return SIMULATOR_TIMING
+    return VLLM_GPU_TIMING if gpu else VLLM_CPU_TIMING
 
 
 def estimate_seconds(plan: ExperimentPlan, timing: Timing | None = None) -> float:
     """Expected wall time of the whole experiment in seconds, all runs one after another."""
-    if timing is None:
-        timing = SIMULATOR_TIMING if plan.target.engine == "simulator" else VLLM_CPU_TIMING
+    timing = timing or assumed_timing(plan)
     design = plan.design
     answer = timing.tokens_per_answer
     if design.max_output_tokens is not None:

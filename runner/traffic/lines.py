@@ -38,8 +38,8 @@ class TrafficError(Exception):
 class ReadLimits:
     """Bounds of one upload; what is over them is refused, never cut silently."""
 
-    max_file_bytes: int = 512 * MIB
-    max_text_bytes: int = 512 * MIB
+    max_file_bytes: int = 256 * MIB
+    max_text_bytes: int = 256 * MIB
     """After decompression."""
     max_ratio: int = 100
     """Decompressed to compressed size; small files are free up to 1 MiB."""

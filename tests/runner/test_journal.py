@@ -86,7 +86,9 @@ def test_every_cut_of_a_journal_can_be_read(tmp_path: Path) -> None:
         journal.end(duration_s=1.0, counters=None, client=None)
     content = whole.read_bytes()
     cut = tmp_path / "cut.jsonl"
-    for size in range(len(content)):
+    ends = {n for n, byte in enumerate(content) if byte == ord("\n")}
+    near_ends = {n + shift for n in ends for shift in (-1, 0, 1)}
+    for size in sorted(near_ends.union(range(0, len(content), 17)) - {len(content)}):
         cut.write_bytes(content[:size])
         read = read_trial(cut)
         assert read is None or not read.ended

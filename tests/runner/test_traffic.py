@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.traffic.read import ReadLimits, ReadResult, TrafficError, read_file
@@ -346,6 +346,7 @@ KEYS = st.sampled_from(
 )
 
 
+@settings(max_examples=60)
 @given(
     rows=st.lists(st.dictionaries(KEYS, JSON_VALUES, max_size=5), min_size=1, max_size=6),
     tail=st.binary(max_size=20),

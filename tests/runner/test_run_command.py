@@ -1,0 +1,266 @@
+"""``python -m runner`` as a person at a terminal uses it, against the simulator."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SAMPLE = ROOT / "webapp" / "samples" / "data" / "demo_sample.jsonl"
+CASES = Path(__file__).parent / "data" / "traffic"
+
+# Noise makes intervals; without it every request of an arm takes exactly the same time.
+NORMAL = "{ ttft_ms = 6.0, step_ms = 3.0, output_tokens = 16, noise_cv = 0.05 }"
+FASTER = (
+    "{ ttft_ms = 6.0, step_ms = 3.0, output_tokens = 16, noise_cv = 0.05, "
+    "draft_tokens = 4, acceptance_rate = 0.75, seed = 1 }"
+)
+PLAN = """
+[target]
+engine = "simulator"
+model = "demo"
+[target.simulator]
+none = {none}
+{others}
+[traffic]
+file = "{traffic}"
+[design]
+runs_per_arm = {runs}
+seed = 3
+warmup_requests = 1
+output_check_requests = 4
+output_check_tokens = 8
+[[levels]]
+concurrency = 4
+requests = 24
+[[arms]]
+name = "baseline"
+[[arms]]
+name = "ngram"
+method = "ngram"
+parameters = {{ num_speculative_tokens = 4, prompt_lookup_min = 2, prompt_lookup_max = 4 }}
+[price]
+usd_per_hour = "1.20"
+source = "a price list"
+as_of = "2026-01-31"
+[decision]
+own_concurrency = 4
+"""
+
+
+def plan_file(
+    folder: Path, *, ngram: str | None = NORMAL, none: str = NORMAL, runs: int = 3
+) -> Path:
+    path = folder / "plan.toml"
+    others = "" if ngram is None else f"ngram = {ngram}"
+    path.write_text(PLAN.format(none=none, others=others, traffic=SAMPLE, runs=runs))
+    return path
+
+
+def start(*arguments: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "runner", *map(str, arguments)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def command(*arguments: Any) -> subprocess.CompletedProcess[str]:
+    process = start(*arguments)
+    out, error = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, error)
+
+
+def journals(out: Path) -> dict[str, bytes]:
+    found = sorted(out.glob("runs/*/trial-*.jsonl"))
+    return {str(path.relative_to(out)): path.read_bytes() for path in found}
+
+
+def ended_journals(out: Path) -> dict[str, bytes]:
+    return {name: text for name, text in journals(out).items() if b'"type":"end"' in text}
+
+
+def result_of(out: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((out / "result.json").read_text())
+    return document
+
+
+def test_faster_arm_is_switched_on_and_the_folder_gives_the_same_again(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = command("run", plan_file(tmp_path, ngram=FASTER), "--out", out)
+    assert done.returncode == 0, done.stderr
+    result = result_of(out)
+    found = result["candidates"]["ngram"]
+    assert found["verdict"]["code"] == "switch_on", found["verdict"]
+    assert found["verdict"]["sentence"] in done.stdout
+    (level,) = found["comparison"]["levels"]
+    # A step writes 1 + a + a^2 + a^3 + a^4 = 3.05 tokens with a = 0.75: 2.05 of 4 are accepted.
+    assert level["effects"]["tpot_ms"]["ratio"]["high"] < 0.5
+    assert level["acceptance"]["acceptance_rate"]["estimate"] == pytest.approx(0.51, abs=0.08)
+    assert found["comparison"]["output_check"]["status"] == "unchanged"
+    assert [run["status"] for run in result["runs"]] == ["recorded"] * 6
+    assert "[6/6] ngram: recorded" in done.stderr
+    stored = "".join(path.read_text() for path in out.rglob("*.json*"))
+    assert "bicycle shop" not in stored, "no text of the traffic is kept in the folder"
+
+    (out / "result.json").unlink()
+    again = command("compare", out)
+    assert again.returncode == 0, again.stderr
+    assert result_of(out) == result
+    assert again.stdout == done.stdout
+
+
+def test_equal_arms_are_not_switched_on(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = command("run", plan_file(tmp_path), "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert result_of(out)["candidates"]["ngram"]["verdict"]["code"] in {"leave_off", "not_proven"}
+
+
+def test_killed_experiment_goes_on_where_it_was(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    plan = plan_file(tmp_path, runs=2)
+    process = start("run", plan, "--out", out)
+    deadline = time.monotonic() + 40
+    while len(ended_journals(out)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    before = ended_journals(out)
+    assert 2 <= len(before) < 4
+    done = command("run", plan, "--out", out)
+    assert done.returncode == 0, done.stderr
+    after = ended_journals(out)
+    assert len(after) == 4
+    assert {name: after[name] for name in before} == before, "what was measured is kept"
+
+
+def test_interrupt_stops_the_engine_and_says_how_to_go_on(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    slow = NORMAL.replace("step_ms = 3.0", "step_ms = 200.0")
+    process = start("run", plan_file(tmp_path, none=slow), "--out", out)
+    deadline = time.monotonic() + 40
+    while not list(out.glob("runs/*/run.json")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    port = int(next(out.glob("runs/*/simulator.port")).read_text())
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert f"go on with: python -m runner run {tmp_path / 'plan.toml'} --out {out}" in error
+    assert "Traceback" not in error
+    assert not _listens(port)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_arm_that_is_not_supported_is_told_and_tried_once(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = command("run", plan_file(tmp_path, ngram=None, runs=2), "--out", out)
+    assert done.returncode == 0, done.stderr
+    result = result_of(out)
+    assert result["candidates"]["ngram"] == {"comparison": None, "verdict": None}
+    refused = [run for run in result["runs"] if run["arm"] == "ngram"]
+    assert [run["status"] for run in refused] == ["unsupported"]
+    assert "not measured: The simulator has no behaviour" in done.stdout
+
+
+def test_failed_baseline_ends_the_experiment(tmp_path: Path) -> None:
+    broken = NORMAL.replace("ttft_ms", 'exit_at_start = "no memory", ttft_ms')
+    done = command("run", plan_file(tmp_path, none=broken), "--out", tmp_path / "out")
+    assert done.returncode == 1
+    assert "engine: no memory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_folder_of_another_experiment_is_not_touched(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    broken = NORMAL.replace("ttft_ms", 'exit_at_start = "no memory", ttft_ms')
+    command("run", plan_file(tmp_path, none=broken), "--out", out)
+    before = (out / "plan.json").read_bytes()
+    done = command("run", plan_file(tmp_path), "--out", out)
+    assert done.returncode == 2
+    assert "another plan or other traffic" in done.stderr
+    assert (out / "plan.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ((), "usage: python -m runner COMMAND"),
+        (("fly",), "no command 'fly'"),
+        (("inspect",), "the following arguments are required: FILE"),
+        (("inspect", "x", "--first", "many"), "invalid int value"),
+        (("run",), "give PLAN.toml and --out DIR"),
+        (("run", "none.toml", "--out", "o"), "No such file"),
+        (("run", "a", "b", "--out", "o"), "unrecognized arguments: b"),
+        (("compare",), "required: DIR"),
+    ],
+)
+def test_wrong_argument_is_one_line_and_exit_2(arguments: tuple[str, ...], line: str) -> None:
+    done = command(*arguments)
+    assert done.returncode == 2
+    assert line in done.stderr + done.stdout
+    assert len(done.stderr.splitlines()) <= 1
+
+
+def test_plan_with_missing_traffic_is_one_line(tmp_path: Path) -> None:
+    path = plan_file(tmp_path)
+    path.write_text(path.read_text().replace(str(SAMPLE), "none.jsonl"))
+    done = command("run", path, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_plan_too_big_for_its_sample_is_one_line(tmp_path: Path) -> None:
+    path = plan_file(tmp_path)
+    path.write_text(path.read_text().replace("requests = 24", "requests = 240"))
+    done = command("run", path, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert "add 179 more requests" in done.stderr
+
+
+def test_compare_without_an_experiment(tmp_path: Path) -> None:
+    done = command("compare", tmp_path)
+    assert done.returncode == 1
+    assert "holds no experiment" in done.stderr
+
+
+def test_example_can_be_run_through_the_reader(tmp_path: Path) -> None:
+    done = command("run", "--example")
+    assert done.returncode == 0
+    (tmp_path / "plan.toml").write_text(done.stdout)
+    refused = command("run", tmp_path / "plan.toml", "--out", tmp_path / "out")
+    assert "traffic.jsonl" in refused.stderr, "all but the traffic file was accepted"
+
+
+def test_inspect_writes_what_it_understood(tmp_path: Path) -> None:
+    out = tmp_path / "seen.json"
+    done = command("inspect", CASES / "18_vllm_custom_types.jsonl", "--json", out, "--first", 2)
+    assert done.returncode == 0
+    document = json.loads(out.read_text())
+    assert (document["format"], document["rows"], document["replayable"]) == ("prompt", 10, 6)
+    assert [item["line"] for item in document["rejected"]] == [4, 5, 8, 9, 10]
+    assert [request["prompt"] for request in document["requests"]] == ["00042", "2031-02-03"]
+    assert "line 8" in done.stdout
+
+
+def test_inspect_of_a_refused_file_is_one_line(tmp_path: Path) -> None:
+    done = command("inspect", CASES / "22_truncated_stream.jsonl.gz")
+    assert done.returncode == 1
+    assert "24 whole lines" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
