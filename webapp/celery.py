@@ -81,6 +81,11 @@ app.conf.update(
         "sweep-unread-samples": {
             "task": "samples.sweep", "schedule": 30.0, "options": {"expires": 30},
         },
+        "clear-old-sessions": {
+            "task": "core.clear_sessions",
+            "schedule": crontab(hour="3", minute="7"),
+            "options": {"expires": 3600},
+        },
         "forget-old-samples": {
             "task": "samples.forget", "schedule": crontab(hour="3", minute="17"),
             "options": {"expires": 3600},

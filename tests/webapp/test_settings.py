@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +103,59 @@ connection.close_pool()
 def test_the_web_process_reaches_the_database_through_its_pool(tmp_path: Path, db: None) -> None:
     child = run(["-W", "error", "-c", _WEB], tmp_path)
     assert child.stdout.split() == ["draftproof-web", "15s", "True"], child.stderr
+
+
+_RESTART = """
+import psycopg
+from webapp.wsgi import application
+from django.conf import settings
+from django.db import connection
+from django.test import RequestFactory
+def ready():
+    # As a server calls it: the test client would keep its connection between requests.
+    seen = []
+    environ = RequestFactory().get("/readyz", headers={"host": "127.0.0.1"}).environ
+    answer = application(environ, lambda status, headers, error=None: seen.append(status[:3]))
+    list(answer)
+    answer.close()
+    return seen[0]
+print(ready())
+with psycopg.connect(settings.DATABASE_URL, autocommit=True) as other:
+    ended = other.execute(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+        " WHERE application_name = 'draftproof-web' AND datname = current_database()"
+    ).fetchone()
+print(ended[0] >= 1, ready())
+connection.close_pool()
+"""
+
+
+def test_the_web_process_survives_the_loss_of_its_connections(
+    tmp_path: Path, transactional_db: None
+) -> None:
+    child = run(["-c", _RESTART], tmp_path)
+    assert child.stdout.split() == ["200", "True", "200"], child.stderr
+
+
+_NO_DATABASE = """
+from webapp.wsgi import application
+from django.db import connection
+from django.test import Client
+client = Client(headers={"host": "127.0.0.1"})
+answer = client.get("/readyz")
+print(answer.status_code, answer.json(), client.get("/healthz").status_code)
+connection.close_pool()
+"""
+
+
+def test_not_ready_without_a_database(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    address = f"postgresql://u:s3cret-word@127.0.0.1:{port}/name"
+    child = run(["-c", _NO_DATABASE], tmp_path, DATABASE_URL=address)
+    assert child.stdout.strip() == "503 {'database': 'unreachable', 'broker': 'ok'} 200"
+    assert "s3cret" not in child.stderr
 
 
 _WORKER = """

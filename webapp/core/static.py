@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,11 @@ class PlotlyFinder(BaseFinder):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # By location, without importing plotly: its import costs memory that the site never uses.
-        self.storage = _PlotlyStorage(location=str(files("plotly") / "package_data"))
+        spec = find_spec("plotly")
+        assert spec is not None
+        assert spec.origin is not None
+        folder = Path(spec.origin).parent / "package_data"
+        self.storage = _PlotlyStorage(location=str(folder))
 
     def check(self, **kwargs: Any) -> list[Any]:
         return []
