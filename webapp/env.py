@@ -3,6 +3,9 @@
 ``VARIABLES`` is what the documentation and the deployment files are checked against. Each secret
 may be given as a file instead: ``NAME_FILE`` names it, and its text without surrounding white
 space is the value. A value that cannot be used stops the process with one sentence.
+
+The runner also works without the site; it reads DRAFTPROOF_VAR_DIR, ENGINE_PYTHON and
+DRAFTPROOF_TORCH_INDEX itself.
 """
 
 from __future__ import annotations
@@ -234,9 +237,18 @@ MODEL: Variable[str | None] = Variable(
     "folder or id",
 )  # fmt: skip
 
+TORCH_INDEX: Variable[str | None] = Variable(
+    "DRAFTPROOF_TORCH_INDEX",
+    _text,
+    None,
+    "The package index that holds PyTorch's CPU builds, asked only where the plain one does not fit"
+    " the engine. Unset: PyTorch's own.",
+    "address",
+)
+
 VARIABLES: tuple[Variable[object], ...] = (  # type: ignore[assignment]
     SECRET_KEY, DEBUG, BASE_URL, ALLOWED_HOSTS, CSRF_ORIGINS, TRUST_PROXY, VAR_DIR, DATABASE_URL,
-    REDIS_URL, PROCESS, UPLOAD_MAX_MB, LOG_FORMAT, LOG_LEVEL, PASSWORD, ENGINE_PYTHON, MODEL,
+    REDIS_URL, PROCESS, UPLOAD_MAX_MB, LOG_FORMAT, LOG_LEVEL, PASSWORD, ENGINE_PYTHON, MODEL, TORCH_INDEX,
 )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ ACCEPTED = [
     (env.PASSWORD, "a password", "a password"),
     (env.ENGINE_PYTHON, "/opt/engine/bin/python", Path("/opt/engine/bin/python")),
     (env.MODEL, "some/model", "some/model"),
+    (env.TORCH_INDEX, "https://index.example.com/cpu", "https://index.example.com/cpu"),
 ]
 
 REFUSED = [
