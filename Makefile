@@ -5,10 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLING := $(VENV)/.installing
-PORT ?= 8000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine demo serve test check bench lock stop clean
+.PHONY: help setup engine demo serve test check bench lock secrets stop clean
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -34,8 +33,8 @@ demo: setup engine  ## measure a real engine with and without speculation, and s
 	@$(if $(MODEL),echo "== Model: $(MODEL)",$(BIN)/python -m runner models demo)
 	@$(BIN)/python manage.py demo $(if $(EXIT),--exit)
 
-serve: setup  ## the site on 127.0.0.1 (PORT=8000), until Ctrl-C
-	@$(BIN)/python manage.py serve --port $(PORT)
+serve: setup  ## the site on this machine (PORT=8000), until Ctrl-C
+	@$(BIN)/python manage.py serve $(if $(PORT),--port $(PORT))
 
 test: setup engine  ## every test: the quick ones, those with a real engine, those in a browser
 	@was="$$($(BIN)/python -m webapp.core.embedded status)"; \
@@ -65,8 +64,11 @@ lock: setup  ## choose the newest versions that pyproject.toml allows and write 
 	$(COMPILE) --output-file requirements.lock pyproject.toml
 	$(COMPILE) --constraint requirements.lock --extra dev --output-file requirements-dev.lock pyproject.toml
 
+secrets: setup  ## random secrets for compose.yaml in var/secrets/
+	@$(BIN)/python manage.py make_secrets
+
 stop:  ## stop the embedded PostgreSQL and Valkey
-	@if [ -x $(BIN)/python ]; then $(BIN)/python -m webapp.core.embedded stop; fi
+	@if [ -x $(BIN)/python ]; then $(BIN)/python manage.py services stop; fi
 
 clean:  ## delete .venv/ and var/: the database, samples, models and engines too (SURE=1)
 	@[ -n "$(SURE)" ] || { echo "This deletes the database, samples, models and engines: make clean SURE=1" >&2; exit 1; }
