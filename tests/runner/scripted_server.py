@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import subprocess
 import sys
 import threading
@@ -23,14 +24,18 @@ Step = tuple[float, bytes]
 
 
 class ScriptedServer:
-    """Starts the process; use as a context manager."""
+    """Starts the process; use as a context manager. With ``certificate`` (PEM) it speaks TLS."""
+
+    def __init__(self, certificate: Path | None = None) -> None:
+        self._certificate = certificate
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__))], stdout=subprocess.PIPE, stdin=subprocess.PIPE
-        )
+        command = [sys.executable, str(Path(__file__))]
+        command += [str(self._certificate)] if self._certificate else []
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE)
         assert self._process.stdout
-        self.url = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
+        scheme = "https" if self._certificate else "http"
+        self.url = f"{scheme}://127.0.0.1:{int(self._process.stdout.readline())}"
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -45,18 +50,21 @@ class ScriptedServer:
         """Set the answer of ``name`` and forget its log; returns its root address."""
         coded = [(delay_s, base64.b64encode(data).decode()) for delay_s, data in steps]
         document = json.dumps({"name": name, "steps": coded, "end": end}).encode()
-        with _open(urllib.request.Request(f"{self.url}/_play", data=document)):
+        with self._open(urllib.request.Request(f"{self.url}/_play", data=document)):
             return f"{self.url}/{name}"
 
     def received(self, name: str) -> list[dict[str, Any]]:
         """What was asked of ``name``: {"method", "path", "headers", "body", "port"} in order."""
-        with _open(urllib.request.Request(f"{self.url}/_received/{name}")) as answer:
+        with self._open(urllib.request.Request(f"{self.url}/_received/{name}")) as answer:
             log: list[dict[str, Any]] = json.loads(answer.read())
             return log
 
-
-def _open(request: urllib.request.Request) -> Any:
-    return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10)
+    def _open(self, request: urllib.request.Request) -> Any:
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        if self._certificate:
+            context = ssl.create_default_context(cafile=str(self._certificate))
+            handlers.append(urllib.request.HTTPSHandler(context=context))
+        return urllib.request.build_opener(*handlers).open(request, timeout=10)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -122,6 +130,10 @@ class _Server(ThreadingHTTPServer):
 
 def _main() -> None:
     server = _Server(("127.0.0.1", 0), _Handler)
+    if len(sys.argv) > 1:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(sys.argv[1])
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_address[1], flush=True)
     sys.stdin.read()  # until the parent is gone

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import datetime
+import ipaddress
 import json
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from calculator.measurement import Measurement, Outcome
 from runner.engines.base import Endpoint
@@ -426,11 +432,61 @@ def test_large_prompt(server: ScriptedServer) -> None:
     assert replay(Endpoint(url, "m"), [request], concurrency=1).measurements[0].ok
 
 
+def _certificate(path: Path) -> Path:
+    """A certificate of 127.0.0.1 that signs itself, and its key, in one PEM file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    coding = serialization.Encoding.PEM
+    key_text = key.private_bytes(
+        coding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(key_text + certificate.public_bytes(coding))
+    return path
+
+
+def test_tls_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate = _certificate(tmp_path / "server.pem")
+    with ScriptedServer(certificate) as secure:
+        url = secure.play("case", stream(*THREE, STOP, USAGE_3, DONE))
+        with pytest.raises(ServerGone) as unknown:
+            replay(Endpoint(url, "m"), requests(9), concurrency=1)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        result = replay(Endpoint(url, "m"), requests(4), concurrency=2)
+    kinds = {one.error_kind for one in unknown.value.result.measurements}
+    assert kinds == {"connection_failed"}
+    assert [one.output_tokens for one in result.measurements] == [3] * 4
+
+
+def test_what_answers_is_no_http(server: ScriptedServer) -> None:
+    url = server.play("case", [(0.0, b"SSH-2.0-server\r\n\r\n")], "close")
+    with pytest.raises(ServerGone) as gone:
+        replay(Endpoint(url, "m"), requests(9), concurrency=1)
+    kinds = [one.error_kind for one in gone.value.result.measurements]
+    assert kinds == ["no_answer"] * 5
+
+
 def test_arguments_that_make_no_trial() -> None:
     endpoint = Endpoint("http://127.0.0.1:9", "m")
     for given, concurrency in (([], 1), (requests(1), 0), (requests(1) * 2, 1)):
         with pytest.raises(ValueError, match="A trial"):
             replay(endpoint, given, concurrency=concurrency)
+    with pytest.raises(ValueError, match="one line"):
+        replay(Endpoint("http://127.0.0.1:9", "m", "a\r\nb"), requests(1), concurrency=1)
+    with pytest.raises(ValueError, match="http://"):
+        replay(Endpoint("127.0.0.1:9", "m"), requests(1), concurrency=1)
 
 
 def test_greedy_ids(server: ScriptedServer) -> None:
