@@ -77,7 +77,10 @@ def execute_next(host: str = "") -> bool:
         _carry_out(lease)
     except LeaseLost:
         log.warning("run %s was taken away; nothing more is written for it", lease.run_id)
-    patiently(lambda: settle(lease.experiment_id))
+    try:
+        patiently(lambda: settle(lease.experiment_id))
+    except (DatabaseError, InterfaceError):
+        log.error("the database is away; the reaper settles run %s later", lease.run_id)
     nudge(EXECUTE_NEXT)
     return True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib.postgres.aggregates import JSONBAgg
 from django.db.models import JSONField, Q, QuerySet, Value
-from django.db.models.fields.json import KT
+from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import JSONObject
 
 from webapp.accounts.models import Workspace
@@ -27,8 +27,8 @@ def for_workspace(workspace: Workspace) -> QuerySet[Experiment]:
             verdicts=JSONBAgg(
                 JSONObject(
                     arm="comparisons__arm",
-                    code=KT("comparisons__verdict__code"),
-                    sentence=KT("comparisons__verdict__sentence"),
+                    code=KeyTextTransform("code", "comparisons__verdict"),
+                    sentence=KeyTextTransform("sentence", "comparisons__verdict"),
                 ),
                 filter=Q(comparisons__isnull=False),
                 default=Value([], output_field=JSONField()),

@@ -70,7 +70,8 @@ def _all_runs_ended(experiment: Experiment) -> None:
         move_experiment(experiment.pk, ExperimentState.ANALYSING)
         nudge_on_commit(ANALYSE, experiment.pk)
         return
-    last = experiment.runs.filter(arm=baseline).exclude(reason="").last()
+    begun = experiment.runs.filter(arm=baseline, started_at__isnull=False)
+    last = begun.exclude(reason="").last()
     why = last.reason if last else "Its runs ended without a recorded trial."
     move_experiment(
         experiment.pk,

@@ -1,0 +1,162 @@
+"""Turns an experiment's measurements into comparisons and verdicts, once, when it has ended."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import DatabaseError, InterfaceError, transaction
+
+from calculator import comparison, verdict
+from calculator.measurement import ClientHealth, SpeculationCounters, TrialRecord
+from runner.plan import ExperimentPlan
+from runner.plan_codec import from_document
+from webapp.comparisons.models import Comparison
+from webapp.core.nudge import nudge
+from webapp.experiments.measurements import load
+from webapp.experiments.models import Experiment, Trial
+from webapp.experiments.services import finish
+from webapp.experiments.settlement import (
+    ANALYSE,
+    baseline_arm,
+    candidate_arms,
+    refused_arms,
+    shortfall,
+)
+from webapp.experiments.states import TRIAL_MEASURED, ExperimentState
+
+log = logging.getLogger(__name__)
+
+
+def analyse(experiment_id: int) -> None:
+    """Compare every measured candidate with the baseline and end the experiment.
+
+    Safe to do twice: the same measurements give the same documents, and only an experiment that
+    is being analysed is ended. A database that is away leaves it for the sweep; any other error
+    ends it as failed, with its measurements kept.
+    """
+    experiment = Experiment.objects.get(pk=experiment_id)
+    if experiment.state != ExperimentState.ANALYSING:
+        return
+    try:
+        documents = _compare_all(experiment)
+    except (DatabaseError, InterfaceError):
+        raise
+    except Exception as error:
+        log.exception("experiment %s could not be analysed", experiment.public_id)
+        reason = (
+            f"The comparison could not be computed ({type(error).__name__}). All measurements are "
+            "kept; resume to compute it again."
+        )
+        finish(experiment.pk, ExperimentState.FAILED, reason)
+        return
+    with transaction.atomic():
+        for arm, document, decided in documents:
+            Comparison.objects.update_or_create(
+                experiment=experiment,
+                arm=arm,
+                defaults={
+                    "schema_version": document["schema_version"],
+                    "document": document,
+                    "verdict": decided,
+                },
+            )
+        state, reason = _end_state(experiment, [arm for arm, _, _ in documents])
+        finish(experiment.pk, state, reason)
+
+
+def sweep() -> int:
+    """Nudge again for experiments whose analysis got lost; how many."""
+    waiting = Experiment.objects.filter(state=ExperimentState.ANALYSING)
+    ids = list(waiting.values_list("pk", flat=True))
+    for experiment_id in ids:
+        nudge(ANALYSE, experiment_id)
+    return len(ids)
+
+
+def _compare_all(experiment: Experiment) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """(arm, comparison document, verdict document) of each candidate that was measured."""
+    plan = from_document(experiment.plan)
+    baseline = baseline_arm(experiment)
+    records = _records(experiment)
+    digests = _output_digests(experiment)
+    measured = {record.arm for record in records}
+    return [
+        (arm, *_compare(plan, records, digests, baseline, arm))
+        for arm in candidate_arms(experiment)
+        if arm in measured
+    ]
+
+
+def _compare(
+    plan: ExperimentPlan,
+    records: Sequence[TrialRecord],
+    digests: dict[int, dict[str, list[str]]],
+    baseline: str,
+    arm: str,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    found = comparison.compare(
+        [record for record in records if record.arm in (baseline, arm)],
+        baseline=baseline,
+        candidate=arm,
+        usd_per_hour=plan.price.usd_per_hour,
+        slo_ttft_p95_ms=plan.slo.ttft_p95_ms,
+        slo_tpot_p95_ms=plan.slo.tpot_p95_ms,
+        slo_e2e_p95_ms=plan.slo.e2e_p95_ms,
+        output_digests=digests,
+    )
+    decided = verdict.decide(
+        found,
+        min_gain_percent=plan.decision.min_gain_percent,
+        own_concurrency=plan.decision.own_concurrency,
+    )
+    return comparison.to_document(found), verdict.to_document(decided)
+
+
+def _records(experiment: Experiment) -> list[TrialRecord]:
+    """Every measured trial, in the plan's order. What may not be believed the comparison says."""
+    trials = list(
+        Trial.objects.filter(run__experiment=experiment, state__in=TRIAL_MEASURED)
+        .select_related("run")
+        .order_by("run__index", "index")
+    )
+    measurements = load([trial.pk for trial in trials])
+    return [
+        TrialRecord(
+            arm=trial.run.arm,
+            run=trial.run.index,
+            block=trial.run.block,
+            concurrency=trial.concurrency,
+            duration_s=trial.duration_s or 0.0,
+            measurements=measurements[trial.pk],
+            counters=_counters(trial.counters),
+            client=ClientHealth(**trial.client) if trial.client else None,
+        )
+        for trial in trials
+    ]
+
+
+def _counters(row: dict[str, Any] | None) -> SpeculationCounters | None:
+    if row is None:
+        return None
+    positions = tuple(row["accepted_per_position"])
+    return SpeculationCounters(**{**row, "accepted_per_position": positions})
+
+
+def _output_digests(experiment: Experiment) -> dict[int, dict[str, list[str]]]:
+    """By run index; the latest attempt that made the check counts."""
+    rows = experiment.runs.order_by("attempt").values_list("index", "output_digests")
+    return {index: digests for index, digests in rows if digests}
+
+
+def _end_state(experiment: Experiment, compared: Sequence[str]) -> tuple[ExperimentState, str]:
+    missing = shortfall(experiment)
+    if missing:
+        return ExperimentState.PARTIAL, missing
+    refused = refused_arms(experiment)
+    if not compared and refused:
+        arm, why = next(iter(refused.items()))
+        every = "the candidate" if len(refused) == 1 else f"all {len(refused)} candidates"
+        return ExperimentState.DONE, f"The engine refused {every}. {arm}: {why}"
+    return ExperimentState.DONE, ""
