@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterable
 from datetime import date
 
-from runner.plan.data import Design, ExperimentPlan
+from runner.plan.data import Design, ExperimentPlan, Target
 
 
 def validate(plan: ExperimentPlan) -> list[str]:
     """What is wrong with ``plan``, one sentence each; empty when it can be scheduled."""
     return [
+        *_target_problems(plan.target),
         *_arm_problems(plan),
         *_level_problems(plan),
         *_design_problems(plan.design),
@@ -20,12 +21,8 @@ def validate(plan: ExperimentPlan) -> list[str]:
 
 
 def _arm_problems(plan: ExperimentPlan) -> Iterable[str]:
-    from runner.arms import validate_arm  # arms knows Arm; only this function knows arms
+    from runner.arms import validate_arm  # late: arms imports the plan's data
 
-    if not plan.target.model.strip():
-        yield "Name a target model: a local folder or a Hugging Face id."
-    if plan.target.max_model_len is not None and plan.target.max_model_len < 1:
-        yield "The target's max_model_len must be at least 1."
     baselines = sum(arm.method == "none" for arm in plan.arms)
     if baselines != 1:
         yield f'Exactly one arm must have the method "none" (the baseline); {baselines} have it.'
@@ -38,6 +35,21 @@ def _arm_problems(plan: ExperimentPlan) -> Iterable[str]:
         yield "An arm's name has between 1 and 60 characters."
     for arm in plan.arms:
         yield from validate_arm(arm)
+
+
+def _target_problems(target: Target) -> Iterable[str]:
+    from runner.arms import DTYPES, model_name_problem  # late: arms imports the plan's data
+
+    if not target.model.strip():
+        yield "Name a target model: a local folder or a Hugging Face id."
+    elif target.engine == "vllm":
+        problem = model_name_problem(target.model)
+        if problem:
+            yield f"The target model {problem}"
+    if target.dtype not in DTYPES:
+        yield f"The target's dtype must be one of {', '.join(DTYPES)}."
+    if target.max_model_len is not None and target.max_model_len < 1:
+        yield "The target's max_model_len must be at least 1."
 
 
 def _level_problems(plan: ExperimentPlan) -> Iterable[str]:

@@ -174,6 +174,9 @@ def test_small_sample_says_how_many_requests_are_missing() -> None:
         ({"decision": Decision(peak_to_mean=0.5)}, "peak-to-mean"),
         ({"target": Target("simulator", "")}, "target model"),
         ({"target": Target("vllm", "m", max_model_len=0)}, "max_model_len"),
+        ({"target": Target("vllm", "--port=1")}, "The target model is '--port=1'"),
+        ({"target": Target("vllm", "m", dtype="int3")}, "dtype must be one of auto"),
+        ({"arms": (BASELINE, Arm("n", "ngram", {"code": "x"}))}, "has no parameter 'code'"),
     ],
 )
 def test_wrong_plan_is_one_sentence(changes: dict[str, object], sentence: str) -> None:
