@@ -1,4 +1,4 @@
-"""How to send: connections that stay open, requests written in one piece, bytes kept as they came.
+"""How to send: one HTTP client, which stamps bytes as they arrive and parses nothing.
 
 Parsing between two reads would make the next time stamps late, so an answer stays a list of
 ``(perf_counter_ns, bytes)`` until ``runner.replay.count`` reads it after the trial.
@@ -7,23 +7,27 @@ Parsing between two reads would make the next time stamps late, so an answer sta
 from __future__ import annotations
 
 import asyncio
-import socket
+import io
 import ssl
 from dataclasses import dataclass, field
 from enum import StrEnum
 from time import perf_counter_ns
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Self
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
+
+import aiohttp
 
 from runner.engines.base import Endpoint
-from runner.replay.http1 import Connection, Exchange
 from runner.traffic.request import Kind
 
+READ_BUFFER_BYTES = 16 * 2**20
+"""A 200 KB line, or a burst of packets, must never make the transport pause reading."""
 CONNECT_TIMEOUT_S = 10.0
 OPENING_TIMEOUT_S = 15.0
 DRAIN_AFTER_DONE_S = 2.0
 """How long a body may stay open after its [DONE] before we call the answer complete."""
+_LARGE_BODY_BYTES = 2**20
 _PATHS: dict[Kind, str] = {"chat": "/chat/completions", "completion": "/completions"}
 
 
@@ -68,35 +72,37 @@ def api_root(url: str) -> str:
 class Client:
     """Keep-alive connections to one endpoint, as many as the load needs.
 
-    No cap on connections: a hidden one would make a queue in the client that looks like a slow
-    server. No proxy from the environment and no redirect: the address given is measured. Nothing
-    bounds what is read, so that a long line never makes the transport pause.
+    ``limit=0``: a hidden cap on connections would make a queue in the client that looks like a
+    slow server. No proxy and no ``.netrc`` from the environment: the address given is measured.
     """
 
     def __init__(self, endpoint: Endpoint, *, timeout_s: float) -> None:
-        parts = urlsplit(api_root(endpoint.url))
+        root = api_root(endpoint.url)
+        parts = urlsplit(root)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("An endpoint's url begins with http:// or https:// and has a host.")
-        self._host = parts.hostname
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._port = parts.port or (443 if self._tls else 80)
+        if endpoint.api_key and not endpoint.api_key.isprintable():
+            raise ValueError("An API key is one line of printable characters.")
+        self._models_url = f"{root}/models"
+        self._urls = {kind: root + path for kind, path in _PATHS.items()}
         self._timeout_s = timeout_s
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        fields = [f"Host: {host}:{self._port}", "Accept-Encoding: identity"]
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if endpoint.api_key:
-            fields.append(f"Authorization: Bearer {endpoint.api_key}")
-        if any("\r" in field or "\n" in field for field in fields):
-            raise ValueError("An API key is one line.")
-        shared = "\r\n".join(fields)
-        root = quote(parts.path, safe="/%:@!$&'()*+,;=~")
-        self._get_models = f"GET {root}/models HTTP/1.1\r\n{shared}\r\n\r\n".encode()
-        self._heads = {
-            kind: f"POST {root}{path} HTTP/1.1\r\n{shared}\r\nAccept: text/event-stream\r\n"
-            "Content-Type: application/json\r\n"
-            for kind, path in _PATHS.items()
-        }
-        self._addresses: list[tuple[str, int]] = []
-        self._idle: list[Connection] = []
+            headers["Authorization"] = f"Bearer {endpoint.api_key}"
+        trace = aiohttp.TraceConfig()
+        trace.on_request_chunk_sent.append(_stamp_sent)
+        # Made now: aiohttp's own context reads SSL_CERT_FILE only once, when it is imported.
+        tls = ssl.create_default_context() if parts.scheme == "https" else True
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0, ssl=tls),
+            headers=headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            # Our own limit (asyncio.timeout) stands over each request; aiohttp would round it.
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+            read_bufsize=READ_BUFFER_BYTES,
+            trust_env=False,
+            trace_configs=[trace],
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -107,9 +113,7 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for connection in self._idle:
-            connection.abort()
-        await asyncio.sleep(0)  # lets the transports close their sockets
+        await self._session.close()
 
     async def open_connections(self, count: int) -> None:
         """Open ``count`` connections before the clock starts, so that no TTFT holds a handshake.
@@ -118,7 +122,8 @@ class Client:
         """
 
         async def touch() -> None:
-            await self._exchange(self._get_models, Answer(0, 0), await self._connect())
+            async with self._session.get(self._models_url, allow_redirects=False) as response:
+                await response.read()
 
         try:
             async with asyncio.timeout(OPENING_TIMEOUT_S):
@@ -128,67 +133,60 @@ class Client:
 
     async def send(self, kind: Kind, body: bytes, answer: Answer) -> None:
         """Send one request and fill ``answer``. Raises nothing but cancellation."""
-        request = f"{self._heads[kind]}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        # aiohttp warns of bytes this large; as a file they go out in pieces.
+        data = body if len(body) < _LARGE_BODY_BYTES else io.BytesIO(body)
         answer.sent_ns = perf_counter_ns()
         try:
-            async with asyncio.timeout(self._timeout_s):
-                connection = self._take_idle() or await self._connect()
-                await self._exchange(request, answer, connection)
-        except _ConnectTimeout:
+            async with (
+                asyncio.timeout(self._timeout_s),
+                self._session.post(
+                    self._urls[kind], data=data, allow_redirects=False, trace_request_ctx=answer
+                ) as response,
+            ):
+                answer.status = response.status
+                await _read(response.content, answer)
+        except aiohttp.ConnectionTimeoutError:
             answer.end = End.CONNECT_TIMEOUT
         except TimeoutError:
             answer.end = End.TIMEOUT
-        except ConnectionRefusedError:
-            answer.end = End.REFUSED
-        except OSError:
+        except aiohttp.ClientSSLError:
             answer.end = End.UNREACHABLE
+        except aiohttp.ClientConnectorError as error:
+            refused = isinstance(error.os_error, ConnectionRefusedError)
+            answer.end = End.REFUSED if refused else End.UNREACHABLE
+        except (aiohttp.ClientError, OSError):
+            answer.end = End.NO_ANSWER if answer.status is None else End.LOST
         answer.done_ns = perf_counter_ns()
 
-    def _take_idle(self) -> Connection | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.usable:
-                return connection
-        return None
 
-    async def _exchange(self, request: bytes, answer: Answer, connection: Connection) -> None:
-        exchange = Exchange(answer.packets, DRAIN_AFTER_DONE_S)
-        try:
-            answer.sent_ns = connection.send(request, exchange)
-            clean = await exchange.ended
-        finally:
-            answer.status = exchange.reader.status
-            if connection.finish():
-                self._idle.append(connection)
-        if not clean:
-            answer.end = End.NO_ANSWER if answer.status is None else End.LOST
-
-    async def _connect(self) -> Connection:
-        """A new connection, by the first of the host's addresses that takes one."""
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                if not self._addresses:
-                    found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-                    self._addresses = [(str(one[4][0]), self._port) for one in found]
-                return await self._connect_to_any(loop)
-        except TimeoutError:
-            raise _ConnectTimeout from None
-
-    async def _connect_to_any(self, loop: asyncio.AbstractEventLoop) -> Connection:
-        name = self._host if self._tls else None
-        for place, (address, port) in enumerate(self._addresses):
-            try:
-                _, connection = await loop.create_connection(
-                    Connection, address, port, ssl=self._tls, server_hostname=name
-                )
-            except OSError:
-                if place == len(self._addresses) - 1:
-                    raise
-            else:
-                return connection
-        raise OSError("the host has no address")
+async def _stamp_sent(
+    session: aiohttp.ClientSession,
+    context: SimpleNamespace,
+    parameters: aiohttp.TraceRequestChunkSentParams,
+) -> None:
+    """The request went to the socket now; with many sent at once this is ms after ``post``."""
+    if isinstance(context.trace_request_ctx, Answer):
+        context.trace_request_ctx.sent_ns = perf_counter_ns()
 
 
-class _ConnectTimeout(Exception):
-    pass
+async def _read(content: aiohttp.StreamReader, answer: Answer) -> None:
+    append = answer.packets.append
+    while packet := await content.readany():
+        append((perf_counter_ns(), packet))
+        if _says_done(packet):
+            break
+    else:
+        return
+    # Wait for the body's end, so that the connection can be used again; but not for ever.
+    try:
+        async with asyncio.timeout(DRAIN_AFTER_DONE_S):
+            while packet := await content.readany():
+                append((perf_counter_ns(), packet))
+    except TimeoutError:
+        return
+
+
+def _says_done(packet: bytes) -> bool:
+    """Is the packet's last line ``data: [DONE]``? A line of its own cannot be answer text."""
+    last = packet[-24:].rstrip(b"\r\n")
+    return last.endswith(b"[DONE]") and last.splitlines()[-1] in (b"data: [DONE]", b"data:[DONE]")
