@@ -42,7 +42,9 @@ def _why_not(result: Mapping[str, Any], arm: str) -> str:
 
 
 def _table(comparison: Mapping[str, Any]) -> Iterator[str]:
-    rows = [("in flight", "metric", "baseline", "candidate", "ratio", "95 % interval", "finding")]
+    rows: list[tuple[str, ...]] = [
+        ("in flight", "metric", "baseline", "candidate", "ratio", "95 % interval", "finding")
+    ]
     for level in comparison["levels"]:
         for metric, title in METRICS.items():
             effect = level["effects"].get(metric)
