@@ -84,14 +84,14 @@
     };
   }
 
-  function draw(width) {
+  function draw(print) {
     const colours = colourReader();
     document.querySelectorAll("[data-chart]").forEach((place) => {
       const figure = JSON.parse(document.getElementById(place.dataset.chart).textContent);
       const data = figure.data.map((trace) => dressTrace(trace, colours.read));
       const layout = dressLayout(figure.layout, colours.read);
-      layout.height = place.classList.contains("short") ? 264 : 336;
-      if (width) layout.width = width;
+      layout.height = place.classList.contains("short") || print ? 264 : 336;
+      if (print) layout.width = PRINT_WIDTH;
       Plotly.react(place, data, layout, CONFIG);
     });
     colours.done();
@@ -102,7 +102,7 @@
   addEventListener("beforeprint", () => {
     themeBefore = document.documentElement.dataset.theme;
     document.documentElement.dataset.theme = "light";
-    draw(PRINT_WIDTH);
+    draw(true);
   });
   addEventListener("afterprint", () => {
     if (themeBefore) document.documentElement.dataset.theme = themeBefore;

@@ -14,4 +14,4 @@ class SignInForm(AuthenticationForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["username"].label = "E-mail address"
-        self.fields["username"].widget.input_type = "email"  # type: ignore[attr-defined]
+        self.fields["username"].widget.input_type = "email"

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_safe
 from webapp.accounts.backends import sign_in_was_throttled
 from webapp.accounts.forms import SignInForm
 from webapp.accounts.models import Membership
+from webapp.accounts.people import signed_in
 from webapp.core.limits import too_many
 from webapp.core.throttle import LOGIN_PERSON
 
@@ -29,7 +30,7 @@ class SignIn(LoginView):
 
 @require_safe
 def workspaces(request: HttpRequest) -> HttpResponse:
-    rows = Membership.objects.filter(user_id=request.user.pk).select_related("workspace")
+    rows = Membership.objects.filter(user=signed_in(request)).select_related("workspace")
     rows = rows.annotate(experiment_count=Count("workspace__experiments"))
     return render(
         request, "accounts/workspaces.html", {"memberships": rows.order_by("workspace__name")}

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_POST, require_safe
 from webapp.accounts.access import may_write, owned
 from webapp.accounts.people import signed_in
 from webapp.core.errors import Refusal
-from webapp.estimates import charts, services
+from webapp.estimates import charts, selectors, services
 from webapp.estimates.models import Estimate, ShareLink
 
 
@@ -46,11 +46,17 @@ def revoke(request: HttpRequest, public_id: UUID) -> HttpResponse:
 
 
 def _page(request: HttpRequest, estimate: Estimate, **extra: Any) -> HttpResponse:
+    """The page of an intact estimate; an altered document is not shown to anybody."""
+    try:
+        document = selectors.checked_document(estimate)
+    except Refusal as refusal:
+        context = {"estimate": estimate, "sentence": refusal.sentence}
+        return render(request, "estimates/altered.html", context, status=409)
     context = {
         "estimate": estimate,
-        "document": estimate.document,
-        "figures": charts.figures(estimate.document),
-        "links": estimate.links.select_related("created_by"),
+        "document": document,
+        "figures": charts.figures(document),
+        "links": selectors.links_of(estimate),
         "may_change": may_write(request.user, estimate.workspace),
         "now": timezone.now(),
         **extra,

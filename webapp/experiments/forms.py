@@ -32,9 +32,9 @@ from webapp.fleet.selectors import models_offered, plan_target
 from webapp.samples.models import Sample
 
 BASELINE = "baseline"
+DRAFT_HELP = "A smaller model with the same vocabulary as the target."
 LEVELS = 5
 """Rows for load levels on the page."""
-CANDIDATES = {name: spec for name, spec in METHODS.items() if name != "none"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +146,16 @@ class ExperimentForm(forms.Form):
         self.initial.setdefault("price_as_of", date.today())  # noqa: DTZ011 - a person's day
         if self.targets:
             self.initial.setdefault("target", self.targets[0].public_id)
+        self.drafts = [
+            (f"{target.public_id}:{n}", f"{draft['name']} (for {target.name})")
+            for target in self.targets
+            for n, draft in enumerate(target.draft_locations)
+        ]
+        self.methods = {
+            name: spec
+            for name, spec in METHODS.items()
+            if name != "none" and (self.drafts or not any(map(is_draft, spec.fields)))
+        }
         self._add_arms()
         self._add_levels()
 
@@ -171,7 +181,7 @@ class ExperimentForm(forms.Form):
                 self[f"arm-{method}"],
                 [self[f"{method}-{field.name}"] for field in spec.fields],
             )
-            for method, spec in CANDIDATES.items()
+            for method, spec in self.methods.items()
         ]
 
     @property
@@ -191,17 +201,12 @@ class ExperimentForm(forms.Form):
 
     # --- fields that depend on the engine's methods and on the sample -------------------------
     def _add_arms(self) -> None:
-        drafts = [
-            (f"{target.public_id}:{n}", f"{draft['name']} (for {target.name})")
-            for target in self.targets
-            for n, draft in enumerate(target.draft_locations)
-        ]
-        for position, (method, spec) in enumerate(CANDIDATES.items()):
+        for position, (method, spec) in enumerate(self.methods.items()):
             self.fields[f"arm-{method}"] = forms.BooleanField(
                 label=spec.label, required=False, initial=position == 0
             )
             for field in spec.fields:
-                self.fields[f"{method}-{field.name}"] = parameter_field(field, drafts)
+                self.fields[f"{method}-{field.name}"] = parameter_field(field, self.drafts)
 
     def _add_levels(self) -> None:
         levels = self._suggested()
@@ -234,17 +239,29 @@ class ExperimentForm(forms.Form):
         levels = list(self._levels())
         if not levels and not any(name.startswith("level-") for name in self.errors):
             self._note("levels", "Give at least one load level.")
-        if not any(data.get(f"arm-{method}") for method in CANDIDATES):
+        if not any(data.get(f"arm-{method}") for method in self.methods):
             self._note("arms", "Choose at least one candidate.")
+        self._check_draft()
         if not self.errors:
             for problem in validate(self.plan()):
                 self.add_error(None, problem)
         return data
 
+    def _check_draft(self) -> None:
+        """A draft model shares its target's vocabulary, so it goes with that target alone."""
+        data = self.cleaned_data
+        target: TargetModel | None = data.get("target")
+        for method, spec in self.methods.items():
+            for field in filter(is_draft, spec.fields):
+                name = f"{method}-{field.name}"
+                if not data.get(f"arm-{method}") or target is None or name in self.errors:
+                    continue
+                if self._draft_location(str(data.get(name) or "")) is None:
+                    self.add_error(name, f"Choose a draft model that goes with {target.name}.")
+
     def _note(self, place: str, sentence: str) -> None:
         """An error of a group of fields, shown where the group is."""
-        self._errors = self.errors
-        self._errors[place] = self.error_class([sentence], renderer=self.renderer)
+        self.errors[place] = self.error_class([sentence], renderer=self.renderer)
 
     def _levels(self) -> Iterator[LoadLevel]:
         for n in range(LEVELS):
@@ -259,7 +276,7 @@ class ExperimentForm(forms.Form):
 
     def _arms(self) -> Iterator[Arm]:
         yield Arm(BASELINE)
-        for method, spec in CANDIDATES.items():
+        for method, spec in self.methods.items():
             if self.cleaned_data.get(f"arm-{method}"):
                 yield Arm(method, cast(Method, method), dict(self._parameters(method, spec)))
 
@@ -326,19 +343,12 @@ def is_draft(field: Field) -> bool:
 
 def parameter_field(field: Field, drafts: list[tuple[str, str]]) -> forms.Field:
     """The form field of one parameter of a method."""
-    about: dict[str, Any] = {
-        "label": field.label,
-        "required": False,
-        "initial": field.default,
-        "help_text": field.help,
-    }
+    about: dict[str, Any] = {"label": field.label, "required": False, "initial": field.default}
     if is_draft(field):
-        return forms.ChoiceField(choices=drafts, **about)
-    kinds: dict[str, type[forms.IntegerField | forms.FloatField]] = {
-        "int": forms.IntegerField,
-        "float": forms.FloatField,
-    }
-    kind = kinds.get(getattr(field.type, "__name__", str(field.type)))
-    if kind is None:
+        return forms.ChoiceField(choices=drafts, help_text=DRAFT_HELP, **about)
+    about["help_text"] = field.help
+    if field.type == "str":
         return forms.CharField(max_length=200, **about)
-    return kind(min_value=field.minimum, max_value=field.maximum, **about)
+    kind = forms.IntegerField if field.type == "int" else forms.FloatField
+    bounds: dict[str, Any] = {"min_value": field.minimum, "max_value": field.maximum}
+    return kind(**bounds, **about)

@@ -12,7 +12,6 @@ from runner.plan_codec import from_document
 from webapp.experiments.models import Experiment, Run
 from webapp.experiments.states import TRIAL_MEASURED, RunState
 
-
 NONE = "\N{EN DASH}"
 
 

@@ -47,7 +47,7 @@ def new(request: HttpRequest, public_id: UUID) -> HttpResponse:
             else:
                 return redirect("experiment", experiment.public_id)
     context = {"workspace": workspace, "form": form}
-    return render(request, "experiments/new.html", context, status=422 if form.is_bound else 200)
+    return render(request, "experiments/new.html", context)
 
 
 def review_context(experiment: Experiment) -> dict[str, Any]:

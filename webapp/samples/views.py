@@ -43,7 +43,7 @@ def new(request: HttpRequest, public_id: UUID) -> HttpResponseBase:
             else:
                 return redirect("sample", sample.public_id)
     context = {"workspace": workspace, "form": form}
-    return render(request, "samples/new.html", context, status=422 if form.is_bound else 200)
+    return render(request, "samples/new.html", context)
 
 
 @require_safe

@@ -27,17 +27,18 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 MIN_DIGITS = 3
 """Significant digits of a measured value."""
 
-Number = int | float | Decimal
+Number = int | float
 Document = Mapping[str, Any]
 
 
 def _known(value: object) -> TypeGuard[Number]:
+    """Whether there is a number to show; a Decimal counts as one."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
         return False
     return isfinite(value)
 
 
-def _places(value: Number, digits: int, most: int) -> int:
+def _places(value: Number | Decimal, digits: int, most: int) -> int:
     """Decimal places that leave ``digits`` significant ones, between 0 and ``most``."""
     size = abs(float(value))
     if size == 0:
@@ -51,14 +52,14 @@ def _fixed(value: Number, places: int) -> str:
     return format_decimal(rounded, format=pattern, locale=LOCALE, decimal_quantization=False)
 
 
-def _usd_places(value: Number) -> int:
+def _usd_places(value: Number | Decimal) -> int:
     size = abs(float(value))
     if size >= 1000:
         return 0
     return 2 if size >= 1 or size == 0 else max(2, _places(value, 2, 12))
 
 
-def _usd(value: Number, places: int) -> str:
+def _usd(value: Number | Decimal, places: int) -> str:
     rounded = Decimal(str(value)).quantize(Decimal(1).scaleb(-places), rounding=ROUND_HALF_EVEN)
     pattern = "¤#,##0" + ("." + "0" * places if places else "")
     return format_currency(
@@ -75,6 +76,19 @@ def _usd(value: Number, places: int) -> str:
 def usd(value: object) -> str:
     """US dollars with at least two significant digits: $0.00021, $1.75, $16,425."""
     return _usd(value, _usd_places(value)) if _known(value) else UNKNOWN
+
+
+@register.filter
+def price(value: object) -> str:
+    """A price as it was given, exactly, with two decimals at least: $0.09, $2.50, $0.0375."""
+    try:
+        exact = Decimal(str(value))
+    except InvalidOperation:
+        return UNKNOWN
+    if not exact.is_finite():
+        return UNKNOWN
+    exponent = exact.normalize().as_tuple().exponent
+    return _usd(exact, max(2, -int(exponent)))
 
 
 @register.filter
