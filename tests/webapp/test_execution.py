@@ -17,6 +17,7 @@ from tests.webapp.lab import (
     HOST,
     STEADY,
     make_experiment,
+    make_plan,
     make_sample,
     make_target,
     measure,
@@ -280,8 +281,6 @@ def test_what_cannot_be_measured_is_refused_before_it_starts(people: People) -> 
 def test_samples_and_models_must_be_ones_own_and_offered(people: People) -> None:
     sample = make_sample(people)
     target = make_target(ALIKE)
-    from tests.webapp.lab import make_plan
-
     plan = make_plan(target)
     with pytest.raises(Refusal, match="this workspace"):
         services.draft(people.other_workspace, people.stranger, sample, target, "Mine", plan)

@@ -23,6 +23,8 @@ def for_workspace(workspace: Workspace) -> QuerySet[Experiment]:
     return (
         Experiment.objects.filter(workspace=workspace)
         .select_related("sample", "target")
+        # Said here: an aggregate drops the model's own order.
+        .order_by("-created_at", "-pk")
         .annotate(
             verdicts=JSONBAgg(
                 JSONObject(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -13,11 +14,11 @@ from typing import Any
 from django.db import transaction
 from django.db.models.functions import Now
 
+from runner.arms import DTYPES, model_name_problem
 from webapp.core import audit
 from webapp.core.errors import Refusal
 from webapp.fleet.models import Slot, TargetModel
 
-DTYPES = ("auto", "float32", "float16", "bfloat16")
 _ASK_GPUS = ("--query-gpu=index,name", "--format=csv,noheader")
 
 
@@ -35,19 +36,32 @@ def this_host() -> str:
 
 @cache
 def devices() -> tuple[Device, ...]:
-    """The GPUs that nvidia-smi names; the CPU where there are none."""
+    """This machine's devices, looked for once a process."""
+    return find_devices()
+
+
+def find_devices() -> tuple[Device, ...]:
+    """The GPUs that nvidia-smi names and CUDA_VISIBLE_DEVICES allows; without any, the CPU."""
+    return _gpus() or (Device("cpu", "CPU"),)
+
+
+def _gpus() -> tuple[Device, ...]:
     command = shutil.which("nvidia-smi")
     if command is None:
-        return (Device("cpu", "CPU"),)
+        return ()
     try:
         told = subprocess.run(
             [command, *_ASK_GPUS], capture_output=True, text=True, timeout=20, check=True
         ).stdout
     except (OSError, subprocess.SubprocessError):
-        return (Device("cpu", "CPU"),)
+        return ()
     rows = [line.partition(",") for line in told.splitlines() if "," in line]
-    gpus = tuple(Device(f"gpu:{index.strip()}", name.strip()) for index, _, name in rows)
-    return gpus or (Device("cpu", "CPU"),)
+    found = [(index.strip(), name.strip()) for index, _, name in rows]
+    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if allowed is not None:
+        numbers = {number.strip() for number in allowed.split(",")}
+        found = [item for item in found if item[0] in numbers]
+    return tuple(Device(f"gpu:{index}", name) for index, name in found)
 
 
 def register_host(host: str, found: Sequence[Device] | None = None) -> None:
@@ -109,6 +123,10 @@ def _check_model(name: str, details: ModelDetails) -> None:
         raise Refusal(f"The engine must be one of: {', '.join(TargetModel.Engine.values)}.")
     if not details.location.strip() or len(details.location) > 400:
         raise Refusal("Give the model's location: a local folder or a Hugging Face id.")
+    for location in (details.location, *(details.drafts or {}).values()):
+        problem = model_name_problem(location)
+        if problem and details.engine == TargetModel.Engine.VLLM:
+            raise Refusal(f"The location {problem}")
     if details.dtype not in DTYPES:
         raise Refusal(f"The dtype must be one of: {', '.join(DTYPES)}.")
     if details.max_model_len is not None and details.max_model_len < 1:

@@ -9,9 +9,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from runner.arms import DTYPES
 from webapp.core.errors import Refusal
 from webapp.fleet.models import TargetModel
-from webapp.fleet.services import DTYPES, ModelDetails, register_model
+from webapp.fleet.services import ModelDetails, register_model
 
 
 class Command(BaseCommand):
