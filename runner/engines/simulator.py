@@ -63,7 +63,7 @@ class SimulatorProcess:
 
     def metrics_text(self) -> str:
         try:
-            return self._request("GET", "/metrics", None).decode()
+            return self._request("GET", "/metrics", None, limit_s=10.0).decode()
         except (OSError, http.client.HTTPException):
             return ""
 
@@ -165,8 +165,10 @@ class SimulatorProcess:
                 self.log_tail(),
             ) from None
 
-    def _request(self, method: str, path: str, body: str | None) -> bytes:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=START_LIMIT_S)
+    def _request(
+        self, method: str, path: str, body: str | None, limit_s: float = START_LIMIT_S
+    ) -> bytes:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=limit_s)
         try:
             connection.request(method, path, body)
             return connection.getresponse().read()

@@ -25,7 +25,7 @@ READ_BUFFER_BYTES = 16 * 2**20
 """A 200 KB line, or a burst of packets, must never make the transport pause reading."""
 CONNECT_TIMEOUT_S = 10.0
 OPENING_TIMEOUT_S = 15.0
-DRAIN_AFTER_DONE_S = 2.0
+DRAIN_AFTER_DONE_S = 1.0
 """How long a body may stay open after its [DONE] before we call the answer complete."""
 _LARGE_BODY_BYTES = 2**20
 _PATHS: dict[Kind, str] = {"chat": "/chat/completions", "completion": "/completions"}

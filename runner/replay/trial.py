@@ -26,9 +26,13 @@ ShouldStop = Callable[[], bool]
 """Asked about five times a second, on the calling thread: it must answer at once."""
 
 GONE_AFTER = 5
-"""Connections in a row that failed: the server is gone and the rest is not sent."""
+"""Connections in a row that failed before the server may be called gone."""
+GIVE_UP_AFTER_S = 3.0
+"""And for how long they failed: a server that restarts refuses for a moment."""
 PAUSE_AFTER_REFUSAL_S = 0.1
 """A refused slot waits this long: one refusal must not burn the whole sample in a second."""
+PAUSE_BETWEEN_PROBES_S = 0.5
+"""Where connections fail, one slot tries this often and the others wait."""
 PROGRESS_EVERY_S = 1.0
 HELD_BYTES_LIMIT = 256 * 2**20
 """Raw answers kept until the trial's end; beyond this, finished ones are counted during it."""
@@ -91,6 +95,7 @@ def replay(
     on_progress: OnProgress | None = None,
     should_stop: ShouldStop | None = None,
     usage_per_event: bool = False,
+    give_up_after_s: float = GIVE_UP_AFTER_S,
 ) -> ReplayResult:
     """Send ``requests`` in their order with ``concurrency`` of them in flight (a closed loop).
 
@@ -98,8 +103,8 @@ def replay(
     ``cache_salt`` is sent on when given (vLLM keeps prefix caches of different salts apart).
     ``usage_per_event`` asks the server to say its token count with each event (vLLM's
     ``continuous_usage_stats``; a server that does not know it may refuse), for ITL.
-    Raises ReplayStopped or ServerGone, which carry what was measured until then; ValueError for
-    arguments that make no trial.
+    Raises ReplayStopped, or ServerGone when no connection came about for ``give_up_after_s``;
+    both carry what was measured until then. Raises ValueError for arguments that make no trial.
     """
     options = {"include_usage": True}
     if usage_per_event:
@@ -111,7 +116,9 @@ def replay(
         _call(request, request.body(endpoint.model, max_output_tokens=max_output_tokens), extra)
         for request in requests
     ]
-    trial = _Trial(endpoint, calls, concurrency, timeout_s, on_progress, should_stop)
+    trial = _Trial(
+        endpoint, calls, concurrency, timeout_s, on_progress, should_stop, give_up_after_s
+    )
     try:
         trial.run()
     except _Stop:
@@ -184,6 +191,7 @@ class _Trial:
         timeout_s: float,
         on_progress: OnProgress | None,
         should_stop: ShouldStop | None,
+        give_up_after_s: float = GIVE_UP_AFTER_S,
     ) -> None:
         if not calls or concurrency < 1:
             raise ValueError("A trial needs at least one request and one request in flight.")
@@ -203,14 +211,26 @@ class _Trial:
         self._watch = SelfWatch(self._selector)
         self._origin_ns = self._reported_ns = 0
         self._finished = self._reported = 0
+        self._give_up_after_s = give_up_after_s
         self._failed_in_a_row = 0
+        self._failing_since_ns = 0
+        self._probing = asyncio.Lock()
 
     @property
     def gone_reason(self) -> str:
         return (
-            f"The server stopped taking connections: {GONE_AFTER} requests in a row found none, "
-            f"after {self._finished - self._failed_in_a_row} that did."
+            f"The server stopped taking connections: {self._failed_in_a_row} requests in a row "
+            f"got none, after {self._finished - self._failed_in_a_row} that did."
         )
+
+    @property
+    def _failing(self) -> bool:
+        return self._failed_in_a_row >= GONE_AFTER
+
+    @property
+    def _gone(self) -> bool:
+        failing_ns = perf_counter_ns() - self._failing_since_ns
+        return self._failing and failing_ns >= self._give_up_after_s * NS_PER_S
 
     def run(self) -> None:
         def new_loop() -> asyncio.AbstractEventLoop:
@@ -234,26 +254,40 @@ class _Trial:
                 finally:
                     self._watch.end()
             self._report_progress()
+            if self._failing:  # to the very end, however short that was
+                raise _Gone
 
     async def _send(self, client: Client, sequence: int, due_ns: int) -> int | None:
-        if self._failed_in_a_row >= GONE_AFTER:
-            return None
-        call = self._calls[sequence]
+        if self._failing:
+            async with self._probing:  # one slot tries, the others wait here
+                if self._failing:
+                    return await self._attempt(client, sequence, due_ns, PAUSE_BETWEEN_PROBES_S)
+        return await self._attempt(client, sequence, due_ns, PAUSE_AFTER_REFUSAL_S)
+
+    async def _attempt(
+        self, client: Client, sequence: int, due_ns: int, pause_s: float
+    ) -> int | None:
         answer = Answer(sequence, due_ns)
+        call = self._calls[sequence]
         self._watch.sent()
         try:
             await client.send(call.kind, call.body, answer)
         finally:
             self._watch.finished()
         self._keep(answer)
-        if answer.end in NO_SERVER or answer.status in REFUSING_STATUS:
-            await asyncio.sleep(PAUSE_AFTER_REFUSAL_S)
-            return perf_counter_ns()
-        return answer.done_ns
+        if answer.end not in NO_SERVER and answer.status not in REFUSING_STATUS:
+            return answer.done_ns
+        await asyncio.sleep(pause_s)
+        return None if self._gone else perf_counter_ns()
 
     def _keep(self, answer: Answer) -> None:
         self._finished += 1
-        self._failed_in_a_row = self._failed_in_a_row + 1 if answer.end in NO_SERVER else 0
+        if answer.end not in NO_SERVER:
+            self._failed_in_a_row = 0
+        else:
+            self._failed_in_a_row += 1
+            if self._failed_in_a_row == 1:
+                self._failing_since_ns = answer.sent_ns
         self.answers.append(answer)
         self._held_bytes += answer.size_bytes
         if self._held_bytes > HELD_BYTES_LIMIT:
@@ -267,7 +301,7 @@ class _Trial:
         self._held_bytes = 0
 
     def _tick(self) -> None:
-        if self._failed_in_a_row >= GONE_AFTER:
+        if self._gone:
             raise _Gone
         if self._should_stop and self._should_stop():
             raise _Stop

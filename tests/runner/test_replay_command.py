@@ -125,7 +125,7 @@ def test_no_server(traffic: Path, tmp_path: Path) -> None:
     assert "stopped taking connections" in ended.stderr
     found = json.loads(out.read_text())
     assert (found["completed"], found["ttft_ms"], found["output_tokens"]) == (0, None, None)
-    assert found["outcomes"] == {"refused:connection_refused": 5}
+    assert found["outcomes"] == {"refused:connection_refused": 6}
 
 
 def test_unknown_is_null_and_the_key_is_sent(traffic: Path, tmp_path: Path) -> None:
