@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from django.test import Client
+from django.test import Client, RequestFactory
+from django.views.defaults import server_error
 
 from tests.webapp.people import PASSWORD, People
 from webapp.core import throttle
@@ -65,6 +66,12 @@ def test_whoever_is_in_no_workspace_is_told_what_happens_next(
     people.other_workspace.members.clear()
     client.force_login(people.stranger)
     assert "You are in no workspace yet." in client.get("/").content.decode()
+
+
+def test_a_fault_of_ours_has_a_page_that_needs_nothing(rf: RequestFactory) -> None:
+    answer = server_error(rf.get("/"))
+    assert answer.status_code == 500
+    assert "Something broke on our side" in answer.content.decode()
 
 
 def test_an_old_form_gets_a_page_of_its_own(people: People) -> None:

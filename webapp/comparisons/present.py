@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from runner.arms import deploy_command
-from runner.plan import ExperimentPlan
+from runner.plan import ExperimentPlan, Slo
 from webapp.comparisons import charts
 from webapp.comparisons.models import Comparison
 from webapp.comparisons.selectors import for_experiment
@@ -42,6 +42,7 @@ def comparison_context(row: Comparison, plan: ExperimentPlan, level: str | None)
         "document": row.document,
         "verdict": row.verdict,
         "level": detail,
+        "promised": plan.slo != Slo(),
         "figures": figures(row.document, detail, plan.decision.own_concurrency),
         "command": command(plan, row.arm),
     }
@@ -70,6 +71,8 @@ def figures(document: Document, level: Document | None, own: int | None) -> dict
 
 
 def command(plan: ExperimentPlan, arm_name: str) -> str:
-    """The engine command of an arm; empty when the plan has no such arm."""
+    """The engine command of an arm; empty without such an arm, and for a simulated engine."""
     arm = next((arm for arm in plan.arms if arm.name == arm_name), None)
-    return "" if arm is None else deploy_command(plan.target, arm)
+    if arm is None or plan.target.engine == "simulator":
+        return ""
+    return deploy_command(plan.target, arm)

@@ -9,7 +9,6 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
 from webapp.accounts.access import may_write, owned
@@ -58,7 +57,6 @@ def _page(request: HttpRequest, estimate: Estimate, **extra: Any) -> HttpRespons
         "figures": charts.figures(document),
         "links": selectors.links_of(estimate),
         "may_change": may_write(request.user, estimate.workspace),
-        "now": timezone.now(),
         **extra,
     }
     return render(request, "estimates/detail.html", context)

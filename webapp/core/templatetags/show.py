@@ -375,6 +375,15 @@ METRICS = {
 
 
 @register.filter
+def by_metric(mapping: object) -> list[tuple[str, object]]:
+    """Items of a mapping by metric in the order of METRICS: the database keeps no order of keys."""
+    if not isinstance(mapping, Mapping):
+        return []
+    known = [(key, mapping[key]) for key in METRICS if key in mapping]
+    return known + sorted((key, mapping[key]) for key in mapping if key not in METRICS)
+
+
+@register.filter
 def metric(key: object) -> str:
     return METRICS.get(str(key), (str(key), ""))[0]
 
