@@ -268,6 +268,21 @@ def test_unknown_numbers_are_shown_as_unknown(as_consultant: Client, people: Peo
     assert "None" not in page
 
 
+def test_a_comparison_without_a_level_still_has_its_page(
+    as_consultant: Client, people: People
+) -> None:
+    experiment = ended_experiment(people)
+    row = Comparison.objects.get(arm="ngram")
+    row.document.update(levels=[], aa_control=[])
+    row.verdict.update(documents.verdict("not_proven"), headline={}, headline_concurrency=None)
+    row.save()
+    page = as_consultant.get(address(experiment))
+    assert page.context["figures"] == {}
+    text = page.content.decode()
+    assert "no load level was measured in both arms" in text
+    assert "Not proven" in text
+
+
 def test_an_unsupported_arm_shows_the_engines_reason(as_consultant: Client, people: People) -> None:
     experiment = ended_experiment(people)
     Comparison.objects.filter(arm="suffix").delete()

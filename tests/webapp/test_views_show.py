@@ -75,6 +75,12 @@ def test_shares(share: object, text: str) -> None:
     assert show.percent(share) == text
 
 
+def test_moments_of_documents() -> None:
+    assert show.moment("2026-12-01T06:00:00Z") == "1 Dec 2026, 06:00 UTC"
+    assert show.moment("2026-12-01T07:30:00+01:00") == "1 Dec 2026, 06:30 UTC"
+    assert show.moment("soon") == "unknown"
+
+
 def test_an_interval_has_one_scale() -> None:
     around = {"estimate": 34.0, "low": 31.04, "high": 38.0}
     assert show.interval_parts(around, "ms") == ("34.0 ms", f"31.0{TO}38.0")

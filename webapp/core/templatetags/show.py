@@ -7,6 +7,7 @@ Unknown is ``None`` and reads "unknown"; it is never shown as 0. Values come fro
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
 from math import floor, isfinite, log10
 from typing import Any, TypeGuard
@@ -135,6 +136,16 @@ def percent(share: object) -> str:
 @register.filter
 def tokens_per_s(value: object) -> str:
     return f"{number(value)} tokens/s" if _known(value) else UNKNOWN
+
+
+@register.filter
+def moment(text: object) -> str:
+    """An ISO 8601 time of a document in words: 1 Dec 2026, 06:00 UTC."""
+    try:
+        at = datetime.fromisoformat(str(text)).astimezone(UTC)
+    except ValueError:
+        return UNKNOWN
+    return f"{at.day} {at:%b %Y, %H:%M} UTC"
 
 
 @register.filter
