@@ -1,0 +1,278 @@
+"""Candidate against baseline at each load level, paired by request, with intervals.
+
+Latency effects are geometric means of the per-request ratio candidate / baseline: "a typical
+request takes 0.55 of the time". The before and after numbers beside them are arithmetic means, so
+the quotient of the two can differ a little from the ratio.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from calculator.acceptance import Acceptance, measured_acceptance
+from calculator.effects import LATENCIES, Effect, LevelData, latency_effect, level_effects
+from calculator.measurement import TrialRecord
+from calculator.outputs import OutputCheck, check_outputs
+from calculator.statistics import Evidence, Interval, first_against_later
+from calculator.summary import Summary, summarise
+from calculator.validity import trial_reasons
+
+SCHEMA_VERSION = 1
+CONFIDENCE = 0.95
+MOST_FAILED_UNDER_SLO = 0.02
+
+PROBLEMS: dict[str, str] = {
+    "prompt_tokens_differ": (
+        "The same request had different numbers of prompt tokens in the two arms: another chat "
+        "template, or a doubled start token. They were not asked the same thing."
+    ),
+    "no_pairs": "No request was completed in both arms within one block: nothing can be compared.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """A trial that was left out, with its codes of ``validity.REASONS``."""
+
+    arm: str
+    run: int
+    reasons: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Output tokens of paired requests; ``equal_share`` of the pairs had the same number."""
+
+    baseline_mean: float | None
+    candidate_mean: float | None
+    equal_share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SloResult:
+    """``passes`` None: a clause has too few requests for its percentile."""
+
+    passes: bool | None
+    failing: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    pairs: int
+    effects: dict[str, Effect]
+
+
+@dataclass(frozen=True, slots=True)
+class LevelComparison:
+    """One load level. ``evidence`` holds what the intervals were made of, by metric."""
+
+    concurrency: int
+    blocks: int
+    pairs: int
+    """Different requests that were completed in both arms in at least one block."""
+    excluded: list[Excluded]
+    effects: dict[str, Effect]
+    categories: dict[str, Category]
+    acceptance: Acceptance
+    failures: dict[str, dict[str, int]]
+    sent: dict[str, int]
+    lengths: Lengths
+    distribution: dict[str, dict[str, Summary]]
+    slo: dict[str, SloResult]
+    evidence: dict[str, Evidence | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The measured level with the highest rate that keeps the promise; None: none does."""
+
+    concurrency: int | None
+    requests_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """Baseline against itself: later server starts over first ones, as a ratio of E2E."""
+
+    concurrency: int
+    e2e_ms: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    baseline: str
+    candidate: str
+    levels: list[LevelComparison]
+    output_check: OutputCheck
+    aa_control: list[Control]
+    capacity: dict[str, Capacity]
+    problems: list[str]
+    """Codes of PROBLEMS: with any of them there is no verdict."""
+    confidence: float = CONFIDENCE
+    schema_version: int = SCHEMA_VERSION
+
+
+def compare(
+    trials: Sequence[TrialRecord],
+    *,
+    baseline: str,
+    candidate: str,
+    usd_per_hour: Decimal,
+    slo_ttft_p95_ms: float | None = None,
+    slo_tpot_p95_ms: float | None = None,
+    slo_e2e_p95_ms: float | None = None,
+    output_digests: Mapping[int, Mapping[str, Sequence[str]]] | None = None,
+) -> Comparison:
+    """Compare two arms over all load levels that both of them measured.
+
+    ``output_digests`` maps a run's index to the digests of its untimed greedy answers. Trials
+    that may not be believed are left out and listed. Never raises for failed or empty trials.
+    """
+    promise = {"ttft_ms": slo_ttft_p95_ms, "tpot_ms": slo_tpot_p95_ms, "e2e_ms": slo_e2e_p95_ms}
+    ours = [trial for trial in trials if trial.arm in (baseline, candidate)]
+    levels: list[LevelComparison] = []
+    control: list[Control] = []
+    problems: set[str] = set()
+    for concurrency in sorted({trial.concurrency for trial in ours}):
+        at_level = [trial for trial in ours if trial.concurrency == concurrency]
+        if {trial.arm for trial in at_level} != {baseline, candidate}:
+            continue
+        excluded, data = _believed(at_level, baseline, candidate)
+        levels.append(_level(concurrency, data, excluded, usd_per_hour, promise))
+        later = first_against_later(data.log_latency("e2e_ms", "baseline"))
+        control.append(Control(concurrency, Interval() if later is None else later.ratio()))
+        if data.prompt_tokens_differ():
+            problems.add("prompt_tokens_differ")
+    if not any(level.pairs for level in levels):
+        problems.add("no_pairs")
+    runs = {arm: sorted({t.run for t in ours if t.arm == arm}) for arm in (baseline, candidate)}
+    return Comparison(
+        baseline=baseline,
+        candidate=candidate,
+        levels=levels,
+        output_check=check_outputs(output_digests or {}, runs[baseline], runs[candidate]),
+        aa_control=control,
+        capacity={side: _capacity(levels, side) for side in ("baseline", "candidate")},
+        problems=sorted(problems),
+    )
+
+
+def to_document(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as JSON: floats, strings, None; evidence is left out."""
+    document = asdict(comparison)
+    for level in document["levels"]:
+        del level["evidence"]
+    return document
+
+
+def _believed(
+    trials: Sequence[TrialRecord], baseline: str, candidate: str
+) -> tuple[list[Excluded], LevelData]:
+    excluded: list[Excluded] = []
+    sides: dict[str, dict[int, TrialRecord]] = {"baseline": {}, "candidate": {}}
+    for trial in trials:
+        reasons = trial_reasons(trial)
+        if reasons:
+            excluded.append(Excluded(trial.arm, trial.run, reasons))
+        else:
+            sides["baseline" if trial.arm == baseline else "candidate"][trial.block] = trial
+    return excluded, LevelData(sides["baseline"], sides["candidate"])
+
+
+def _level(
+    concurrency: int,
+    data: LevelData,
+    excluded: list[Excluded],
+    usd_per_hour: Decimal,
+    promise: Mapping[str, float | None],
+) -> LevelComparison:
+    effects, evidence = level_effects(data, float(usd_per_hour))
+    return LevelComparison(
+        concurrency=concurrency,
+        blocks=len(data.blocks),
+        pairs=data.pairs(),
+        excluded=excluded,
+        effects=effects,
+        categories=_categories(data),
+        acceptance=measured_acceptance(
+            [trial.counters for trial in data.candidate.values()],
+        ),
+        failures={side: _failures(data, side) for side in ("baseline", "candidate")},
+        sent={side: len(data.measurements(side)) for side in ("baseline", "candidate")},
+        lengths=_lengths(data),
+        distribution={
+            metric: {side: _distribution(data, side, metric) for side in ("baseline", "candidate")}
+            for metric in LATENCIES
+        },
+        slo={side: _slo(data, side, promise) for side in ("baseline", "candidate")},
+        evidence=evidence,
+    )
+
+
+def _categories(data: LevelData) -> dict[str, Category]:
+    categories: dict[str, Category] = {}
+    for name in data.categories():
+        part = data.only(name)
+        pairs = part.pairs()
+        if pairs:
+            effects = {metric: latency_effect(part, metric)[0] for metric in LATENCIES}
+            categories[name] = Category(pairs, effects)
+    return categories
+
+
+def _failures(data: LevelData, side: str) -> dict[str, int]:
+    counted = Counter(m.outcome.value for m in data.measurements(side) if not m.ok)
+    return dict(sorted(counted.items()))
+
+
+def _lengths(data: LevelData) -> Lengths:
+    pairs = data.token_pairs()
+    if not pairs:
+        return Lengths(None, None, None)
+    return Lengths(
+        sum(before for before, _ in pairs) / len(pairs),
+        sum(after for _, after in pairs) / len(pairs),
+        sum(before == after for before, after in pairs) / len(pairs),
+    )
+
+
+def _distribution(data: LevelData, side: str, metric: str) -> Summary:
+    return summarise(getattr(m, metric) for m in data.measurements(side) if m.ok)
+
+
+def _slo(data: LevelData, side: str, promise: Mapping[str, float | None]) -> SloResult:
+    """Percentile of the completed requests against each promised clause, and failures."""
+    measurements = data.measurements(side)
+    completed = [m for m in measurements if m.ok]
+    if not completed:
+        return SloResult(None, ["nothing_completed"])
+    failing: list[str] = []
+    unknown = False
+    for metric, limit in promise.items():
+        if limit is None:
+            continue
+        p95 = summarise(getattr(m, metric) for m in completed).p95
+        if p95 is None:
+            unknown = True
+        elif p95 > limit:
+            failing.append(f"{metric.removesuffix('_ms')}_p95_ms")
+    if 1 - len(completed) / len(measurements) > MOST_FAILED_UNDER_SLO:
+        failing.append("failures")
+    return SloResult(False if failing else None if unknown else True, failing)
+
+
+def _capacity(levels: Sequence[LevelComparison], side: str) -> Capacity:
+    passing = [
+        (rate, level.concurrency)
+        for level in levels
+        if level.slo[side].passes
+        and (rate := getattr(level.effects["requests_per_s"], side).estimate) is not None
+    ]
+    if not passing:
+        return Capacity(None, None)
+    rate, concurrency = max(passing)
+    return Capacity(concurrency, rate)
