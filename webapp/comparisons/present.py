@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from calculator.validity import REASONS
 from runner.arms import deploy_command
 from runner.plan import ExperimentPlan, Slo
 from webapp.comparisons import charts
@@ -43,9 +44,21 @@ def comparison_context(row: Comparison, plan: ExperimentPlan, level: str | None)
         "verdict": row.verdict,
         "level": detail,
         "promised": plan.slo != Slo(),
+        "exclusions": exclusions(row.document),
         "figures": figures(row.document, detail, plan.decision.own_concurrency),
         "command": command(plan, row.arm),
     }
+
+
+def exclusions(document: Document) -> list[tuple[str, str]]:
+    """(code, what it means) of every reason for which a trial was left out."""
+    codes = {
+        code
+        for level in document["levels"]
+        for trial in level["excluded"]
+        for code in trial["reasons"]
+    }
+    return [(code, text) for code, text in REASONS.items() if code in codes]
 
 
 def chosen_level(document: Document, verdict: Document, wanted: str | None) -> Document | None:

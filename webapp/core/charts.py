@@ -46,15 +46,18 @@ def error_bars(points: Sequence[tuple[float, float | None, float | None]]) -> Fi
     }
 
 
-def gain_against_load(levels: Sequence[Document], own_concurrency: int | None) -> Figure:
-    """How many times better the candidate is at each load, with its 95 % intervals."""
+def gain_against_load(levels: Sequence[Document], own_concurrency: int | None) -> Figure | None:
+    """How many times better the candidate is at each load, with its 95 % intervals.
+
+    None when no gain is known at any load.
+    """
     ticks = [level["concurrency"] for level in levels]
+    found = [_gain_trace(levels, key, name, role) for key, name, role in GAINS]
+    traces = [trace for trace in found if trace is not None]
+    if not traces:
+        return None
     return {
-        "data": [
-            trace
-            for key, name, role in GAINS
-            if (trace := _gain_trace(levels, key, name, role)) is not None
-        ],
+        "data": traces,
         "layout": {
             "xaxis": {
                 "type": "log",

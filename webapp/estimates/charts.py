@@ -8,6 +8,5 @@ from webapp.core.charts import Document, Figure, gain_against_load
 def figures(document: Document) -> dict[str, Figure]:
     """The charts by name; one that has nothing to show is left out."""
     own = document["inputs"].get("own_concurrency")
-    if len(document["levels"]) < 1:
-        return {}
-    return {"gain": gain_against_load(document["levels"], own)}
+    gain = gain_against_load(document["levels"], own)
+    return {} if gain is None else {"gain": gain}

@@ -113,5 +113,5 @@ def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
             for pair in _flat(inner, f"{prefix}.{key}" if prefix else str(key))
         ]
     if isinstance(value, list):
-        return [(prefix, " ".join(str(item) for item in value))]
+        return [(prefix, " ".join(str(item) for item in value) or "none")]
     return [(prefix, "unknown" if value is None else str(value))]
