@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import logging
 
-from calculator.estimate import document_sha256
 from django.db.models import F, QuerySet
 from django.utils import timezone
 
+from calculator.estimate import document_sha256
 from webapp.accounts.models import Workspace
 from webapp.core.errors import Refusal
 from webapp.estimates.models import Estimate, ShareLink
