@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -88,8 +89,8 @@ def _number(value: float | None) -> str:
         return "unknown"
     if value == 0 or abs(value) >= 1000:
         return f"{value:,.0f}"
-    text = f"{value:.4g}"
-    return f"{value:.10f}".rstrip("0") if "e" in text else text
+    decimals = 3 - math.floor(math.log10(abs(value)))
+    return f"{value:.{decimals}f}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -18,11 +18,12 @@ ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "webapp" / "samples" / "data" / "demo_sample.jsonl"
 CASES = Path(__file__).parent / "data" / "traffic"
 
-# Noise makes intervals; without it every request of an arm takes exactly the same time.
-NORMAL = "{ ttft_ms = 6.0, step_ms = 3.0, output_tokens = 16, noise_cv = 0.05 }"
+# Steps are slow enough for the client's own work to be a small share of them: a client that is
+# busy for more than a twentieth of the time rightly makes a trial that is not believed.
+NORMAL = "{ ttft_ms = 10.0, step_ms = 20.0, output_tokens = 9, noise_cv = 0.03 }"
 FASTER = (
-    "{ ttft_ms = 6.0, step_ms = 3.0, output_tokens = 16, noise_cv = 0.05, "
-    "draft_tokens = 4, acceptance_rate = 0.75, seed = 1 }"
+    "{ ttft_ms = 10.0, step_ms = 20.0, output_tokens = 9, noise_cv = 0.03, "
+    "draft_tokens = 4, acceptance_rate = 0.75 }"
 )
 PLAN = """
 [target]
@@ -40,8 +41,8 @@ warmup_requests = 1
 output_check_requests = 4
 output_check_tokens = 8
 [[levels]]
-concurrency = 4
-requests = 24
+concurrency = 2
+requests = 12
 [[arms]]
 name = "baseline"
 [[arms]]
@@ -53,7 +54,7 @@ usd_per_hour = "1.20"
 source = "a price list"
 as_of = "2026-01-31"
 [decision]
-own_concurrency = 4
+own_concurrency = 2
 """
 
 
@@ -105,9 +106,10 @@ def test_faster_arm_is_switched_on_and_the_folder_gives_the_same_again(tmp_path:
     assert found["verdict"]["code"] == "switch_on", found["verdict"]
     assert found["verdict"]["sentence"] in done.stdout
     (level,) = found["comparison"]["levels"]
-    # A step writes 1 + a + a^2 + a^3 + a^4 = 3.05 tokens with a = 0.75: 2.05 of 4 are accepted.
-    assert level["effects"]["tpot_ms"]["ratio"]["high"] < 0.5
-    assert level["acceptance"]["acceptance_rate"]["estimate"] == pytest.approx(0.51, abs=0.08)
+    # A step writes up to 1 + a + a^2 + a^3 + a^4 = 3.05 tokens with a = 0.75, of which 2.05 of 4
+    # drafted; answers of 9 tokens end inside their last draft.
+    assert level["effects"]["tpot_ms"]["ratio"]["high"] < 0.7
+    assert 0.35 < level["acceptance"]["acceptance_rate"]["estimate"] < 0.6
     assert found["comparison"]["output_check"]["status"] == "unchanged"
     assert [run["status"] for run in result["runs"]] == ["recorded"] * 6
     assert "[6/6] ngram: recorded" in done.stderr
@@ -148,7 +150,7 @@ def test_killed_experiment_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_interrupt_stops_the_engine_and_says_how_to_go_on(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    slow = NORMAL.replace("step_ms = 3.0", "step_ms = 200.0")
+    slow = NORMAL.replace("step_ms = 20.0", "step_ms = 200.0")
     process = start("run", plan_file(tmp_path, none=slow), "--out", out)
     deadline = time.monotonic() + 40
     while not list(out.glob("runs/*/run.json")) and time.monotonic() < deadline:
@@ -228,7 +230,7 @@ def test_plan_with_missing_traffic_is_one_line(tmp_path: Path) -> None:
 
 def test_plan_too_big_for_its_sample_is_one_line(tmp_path: Path) -> None:
     path = plan_file(tmp_path)
-    path.write_text(path.read_text().replace("requests = 24", "requests = 240"))
+    path.write_text(path.read_text().replace("requests = 12", "requests = 240"))
     done = command("run", path, "--out", tmp_path / "out")
     assert done.returncode == 2
     assert "add 179 more requests" in done.stderr
