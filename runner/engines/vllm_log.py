@@ -166,7 +166,8 @@ def effective_settings(text: str) -> dict[str, Any]:
         "prefix_caching": _flag(r"enable_prefix_caching=(True|False)", config),
         "chunked_prefill": _flag(r"enable_chunked_prefill=(True|False)", config),
         "tensor_parallel_size": _number(r"tensor_parallel_size=(\d+)", config),
-        "quantization": _first(r"quantization=(\w+)", config),
+        "quantization": (_first(r"quantization=(\w+)", config) or "").replace("None", "none")
+        or None,
         "speculation": _speculation(config),
         "runner": _runner(text),
         "async_scheduling": _async_scheduling(text),
