@@ -125,7 +125,7 @@ def test_faster_arm_is_switched_on_and_the_folder_gives_the_same_again(tmp_path:
 
 def test_equal_arms_are_not_switched_on(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = command("run", plan_file(tmp_path), "--out", out)
+    done = command("run", plan_file(tmp_path, runs=2), "--out", out)
     assert done.returncode == 0, done.stderr
     assert result_of(out)["candidates"]["ngram"]["verdict"]["code"] in {"leave_off", "not_proven"}
 
