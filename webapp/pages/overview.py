@@ -31,7 +31,7 @@ def experiments_at_a_glance(workspace: Workspace) -> list[ExperimentRow]:
             experiment,
             [
                 ArmVerdict(found["code"], f"{found['arm']}: {str(word(found['code'])).lower()}")
-                for found in experiment.verdicts  # type: ignore[attr-defined]  # annotated
+                for found in experiment.verdicts
             ],
         )
         for experiment in for_workspace(workspace)
