@@ -174,9 +174,8 @@ async def _stamp_sent(
 def _read_in_small_pieces(response: aiohttp.ClientResponse) -> None:
     """asyncio offers 256 KiB to each ``recv``; to allocate that costs 13 us a packet, to read 3."""
     transport = response.connection.transport if response.connection else None
-    if transport and hasattr(
-        transport, "max_size"
-    ):  # the plain socket transport; TLS reads into one buffer
+    # The plain socket transport; TLS reads into one buffer of its own.
+    if transport and hasattr(transport, "max_size"):
         transport.max_size = READ_PIECE_BYTES
 
 
