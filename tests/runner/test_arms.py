@@ -48,7 +48,7 @@ def valid_arms(draw: st.DrawFn) -> Arm:
 
 def test_every_default_is_within_its_own_range() -> None:
     for method in ("none", "ngram", "suffix"):
-        assert validate_arm(Arm("a", method)) == []  # type: ignore[arg-type]
+        assert validate_arm(Arm("a", method)) == []
     assert validate_arm(Arm("d", "draft_model", {"model": "owner/draft"})) == []
 
 
