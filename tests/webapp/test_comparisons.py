@@ -12,8 +12,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from redis import Redis
 
-from calculator.measurement import Outcome
 from calculator.measurement import Measurement as Measured
+from calculator.measurement import Outcome
 from runner.plan import Arm
 from tests.webapp.lab import (
     ALIKE,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import mmap
 import os
 import shutil
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from runner.plan_codec import from_document
 from runner.traffic.request import NormalisedRequest
 from webapp.core.errors import Refusal
 from webapp.core.nudge import nudge
-from webapp.experiments import reaper
+from webapp.experiments import reaper, shutdown
 from webapp.experiments.keeper import Keeper
 from webapp.experiments.lease import Lease, LeaseLost, claim
 from webapp.experiments.models import Experiment, Run, Trial
@@ -44,22 +43,10 @@ class Work:
     skip_trials: frozenset[int]
 
 
-# Shared with the processes that a Celery worker forks: its parent says once that it shuts down.
-_shutting_down = mmap.mmap(-1, 1)
-
 STOPPED_CODE = "worker_stopped"
 STOPPED_SENTENCE = (
     "The worker was shut down while it measured this run. Trials recorded before are kept."
 )
-
-
-def announce_shutdown() -> None:
-    """Let running trials stop soon; safe to call from a signal handler."""
-    _shutting_down[0] = 1
-
-
-def shutdown_announced() -> bool:
-    return _shutting_down[0] == 1
 
 
 def execute_next(host: str = "") -> bool:
@@ -67,7 +54,7 @@ def execute_next(host: str = "") -> bool:
     host = host or this_host()
     close_old_connections()
     register_host(host)
-    if shutdown_announced():
+    if shutdown.announced():
         return False
     lease = claim(host, f"{host}:{os.getpid()}")
     if lease is None:
@@ -122,7 +109,7 @@ def _measure(lease: Lease, keeper: Keeper, workdir: Path) -> RunEnded:
         workdir=workdir,
         digest_key=work.digest_key,
         emit=_unless_shut_down(recorder, keeper, lease),
-        should_stop=lambda: keeper.stop_asked() or shutdown_announced(),
+        should_stop=lambda: keeper.stop_asked() or shutdown.announced(),
         skip_trials=work.skip_trials,
     )
 
@@ -157,7 +144,7 @@ def _unless_shut_down(recorder: Recorder, keeper: Keeper, lease: Lease) -> Calla
 
     def emit(event: Event) -> None:
         stopped = isinstance(event, RunEnded) and event.status == "cancelled"
-        if stopped and not keeper.stop_asked() and shutdown_announced():
+        if stopped and not keeper.stop_asked() and shutdown.announced():
             patiently(lambda: _hand_over(lease))
             return
         recorder(event)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypedDict
+
 from django.contrib.postgres.aggregates import JSONBAgg
 from django.db.models import JSONField, Q, QuerySet, Value
 from django.db.models.fields.json import KeyTextTransform
@@ -13,8 +15,17 @@ from webapp.experiments.models import Experiment
 from webapp.experiments.progress import Progress
 from webapp.fleet.selectors import slots_alive
 
+if TYPE_CHECKING:
+    from django_stubs_ext import WithAnnotations
 
-def for_workspace(workspace: Workspace) -> QuerySet[Experiment]:
+
+class Glance(TypedDict):
+    """What ``for_workspace`` adds to each experiment."""
+
+    verdicts: list[dict[str, str]]
+
+
+def for_workspace(workspace: Workspace) -> QuerySet[WithAnnotations[Experiment, Glance]]:
     """The workspace's experiments, newest first, in one query with its sample and target.
 
     ``verdicts`` is a list of {"arm", "code", "sentence"}: comparisons are a layer above, so they

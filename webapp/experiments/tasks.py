@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from celery import shared_task
-from celery.signals import worker_ready, worker_shutting_down
+from celery.signals import worker_ready
 
 from webapp.core.nudge import nudge
-from webapp.experiments import execution, reaper
+from webapp.experiments import execution, reaper, shutdown
 from webapp.experiments.settlement import EXECUTE_NEXT
 
 
@@ -23,10 +23,6 @@ def reap() -> None:
 
 
 @worker_ready.connect
-def _look_for_work(**kwargs: Any) -> None:
+def _begin(**kwargs: Any) -> None:
+    shutdown.listen()
     nudge(EXECUTE_NEXT)
-
-
-@worker_shutting_down.connect
-def _stop_soon(**kwargs: Any) -> None:
-    execution.announce_shutdown()
