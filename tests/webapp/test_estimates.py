@@ -11,12 +11,15 @@ from django.http import Http404
 from django.utils import timezone
 
 from calculator.estimate import document_sha256
+from tests.webapp import documents
 from tests.webapp.people import People
+from tests.webapp.rows import ended_experiment
 from webapp.accounts.access import owned
 from webapp.core.errors import Refusal
 from webapp.core.models import AuditEvent
 from webapp.estimates import selectors, services
 from webapp.estimates.models import Estimate, ShareLink
+from webapp.experiments.models import Experiment, Run
 
 
 @pytest.fixture
@@ -125,3 +128,94 @@ def test_a_version_is_made_once(people: People, estimate: Estimate) -> None:
     estimate.public_id = uuid.uuid4()
     with pytest.raises(IntegrityError), transaction.atomic():
         estimate.save(force_insert=True)
+
+
+# --- freezing ---------------------------------------------------------------------------------
+def _freeze(people: People, experiment: Experiment, **changes: object) -> Estimate:
+    comparison = documents.comparison("ngram") | changes
+    return services.from_experiment(
+        experiment, comparison, documents.verdict(), people.consultant, " What it costs "
+    )
+
+
+def test_an_estimate_is_frozen_from_an_ended_experiment(people: People) -> None:
+    experiment = ended_experiment(people)
+    estimate = _freeze(people, experiment)
+    document = Estimate.objects.get(pk=estimate.pk).document
+    assert (document["title"], document["arm"], document["baseline"]) == (
+        "What it costs", "ngram", "baseline"
+    )  # fmt: skip
+    assert document["verdict"]["code"] == "switch_on_below"
+    assert [level["concurrency"] for level in document["levels"]] == [1, 4, 8]
+    assert document["price"] == {
+        "usd_per_hour": "2.00", "source": "test price list", "as_of": "2026-01-31"
+    }  # fmt: skip
+    assert document["design"]["levels"][2] == {"concurrency": 8, "requests": 12}
+    assert document["inputs"]["requests_per_month"] is None
+    assert document["fleet"] == {"baseline": None, "candidate": None, "saving_percent": None}
+    assert document["target"]["engine_version"] is None
+    assert any("simulator" in note for note in document["notes"])
+    assert document["command"] == ""
+    assert AuditEvent.objects.get(action="estimate.made").details["version"] == 1
+
+
+def test_a_known_volume_gives_fleets_and_a_bill(people: People) -> None:
+    experiment = ended_experiment(people)
+    experiment.plan["decision"]["requests_per_month"] = 1_000_000.0
+    fleet = _freeze(people, experiment).document["fleet"]
+    assert fleet["baseline"]["replicas"] >= fleet["candidate"]["replicas"] >= 1
+    assert fleet["baseline"]["usd_per_month"] == f"{fleet['baseline']['replicas'] * 730 * 2}.00"
+
+
+def test_a_vllm_estimate_names_its_engine_and_its_command(people: People) -> None:
+    experiment = ended_experiment(people)
+    experiment.plan["target"] |= {"engine": "vllm", "model": "/srv/models/private-folder/target"}
+    Run.objects.filter(arm="ngram").update(fingerprint={"engine_version": "0.33.0"})
+    document = _freeze(people, experiment).document
+    assert document["target"]["engine_version"] == "0.33.0"
+    assert document["command"].startswith("vllm serve ")
+    assert '"method":"ngram"' in document["command"]
+    assert "private-folder" not in str(document)
+    assert not any("simulator" in note for note in document["notes"])
+
+
+def test_freezing_again_makes_the_next_version(people: People) -> None:
+    experiment = ended_experiment(people)
+    first, second = _freeze(people, experiment), _freeze(people, experiment)
+    other = _freeze(people, experiment, candidate="suffix")
+    assert [first.version, second.version, other.version] == [1, 2, 1]
+
+
+def test_odd_numbers_survive_the_database(people: People) -> None:
+    odd = documents.comparison("ngram")
+    odd["levels"][0]["effects"]["ttft_ms"]["ratio"] = {"estimate": -0.0, "low": 1e16, "high": 1e-9}
+    estimate = _freeze(people, ended_experiment(people), levels=odd["levels"])
+    _, token = services.share(Estimate.objects.get(pk=estimate.pk), people.consultant)
+    assert selectors.estimate_for_token(token) == estimate
+
+
+@pytest.mark.parametrize("state", ["draft", "running", "failed"])
+def test_what_has_not_ended_has_no_estimate(people: People, state: str) -> None:
+    experiment = ended_experiment(people, state)
+    with pytest.raises(Refusal, match="Wait for the end"):
+        _freeze(people, experiment)
+    assert not Estimate.objects.exists()
+
+
+def test_a_partial_experiment_says_so(people: People) -> None:
+    document = _freeze(people, ended_experiment(people, "partial")).document
+    assert "Part of the planned measurements is missing." in document["notes"]
+
+
+@pytest.mark.parametrize(("title", "words"), [(" ", "1 to 200"), ("x" * 201, "1 to 200")])
+def test_an_estimate_needs_a_title(people: People, title: str, words: str) -> None:
+    comparison, verdict = documents.comparison("ngram"), documents.verdict()
+    with pytest.raises(Refusal, match=words):
+        services.from_experiment(
+            ended_experiment(people), comparison, verdict, people.consultant, title
+        )
+
+
+def test_an_arm_outside_the_plan_is_refused(people: People) -> None:
+    with pytest.raises(Refusal, match="not part of the experiment"):
+        _freeze(people, ended_experiment(people), candidate="other")

@@ -8,7 +8,7 @@ import logging
 from django.db.models import F, QuerySet
 from django.utils import timezone
 
-from calculator.estimate import document_sha256
+from calculator.estimate import verify
 from webapp.accounts.models import Workspace
 from webapp.core.errors import Refusal
 from webapp.estimates.models import Estimate, ShareLink
@@ -28,7 +28,7 @@ def links_of(estimate: Estimate) -> QuerySet[ShareLink]:
 
 def is_intact(estimate: Estimate) -> bool:
     """Whether the document is the one whose hash was kept when it was frozen."""
-    if document_sha256(estimate.document) == estimate.sha256:
+    if verify(estimate.document, estimate.sha256):
         return True
     log.error("estimate %s is not what was frozen", estimate.public_id)
     return False

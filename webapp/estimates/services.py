@@ -54,8 +54,11 @@ def from_experiment(
         title=title,
         version=last + 1,
         document=document,
-        sha256=document_sha256(document),
     )
+    # Hashed as the database gives it back: it writes -0.0 and 1e16 in its own way.
+    estimate.refresh_from_db(fields=["document"])
+    estimate.sha256 = document_sha256(estimate.document)
+    estimate.save(update_fields=["sha256"])
     audit.record(
         user, experiment.workspace, "estimate.made", estimate,
         version=estimate.version, sha256=estimate.sha256,
