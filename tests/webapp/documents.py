@@ -14,6 +14,9 @@ METRICS = {
 }
 
 
+LEVEL_KEYS = ("concurrency", "blocks", "pairs", "effects", "lengths", "acceptance", "slo")
+
+
 def interval(estimate: float, share: float = 0.06) -> dict[str, float]:
     return {"estimate": estimate, "low": estimate * (1 - share), "high": estimate * (1 + share)}
 
@@ -40,6 +43,7 @@ def effects(weaken: float = 0.0) -> dict[str, Any]:
 def distribution(mean: float) -> dict[str, Any]:
     quantiles = [mean * (0.4 + 1.2 * (i / 20) ** 2) for i in range(21)]
     return {
+        "count": 36,
         "mean": mean,
         "p50": quantiles[10],
         "p90": quantiles[18],
@@ -78,9 +82,11 @@ def level(concurrency: int, weaken: float) -> dict[str, Any]:
             "per_position": [0.93, 0.86, 0.78, 0.71],
         },
         "failures": {"baseline": {}, "candidate": {"timeout": 1} if concurrency == 8 else {}},
+        "sent": {"baseline": 36, "candidate": 36},
         "lengths": {"baseline_mean": 61.2, "candidate_mean": 61.2, "equal_share": 0.97},
         "distribution": {
             "ttft_ms": {"baseline": distribution(412), "candidate": distribution(400)},
+            "tpot_ms": {"baseline": distribution(95), "candidate": distribution(50)},
             "e2e_ms": {
                 "baseline": distribution(6012),
                 "candidate": distribution(6012 * (0.55 + 0.45 * weaken)),
@@ -114,6 +120,7 @@ def comparison(arm: str = "ngram") -> dict[str, Any]:
             "baseline": {"concurrency": 8, "requests_per_s": 0.61},
             "candidate": {"concurrency": 8, "requests_per_s": 0.68},
         },
+        "problems": [],
     }
 
 
@@ -136,6 +143,13 @@ def verdict(code: str = "switch_on_below") -> dict[str, Any]:
 
 def estimate(title: str = "Switch it on?", arm: str = "ngram") -> dict[str, Any]:
     source = comparison(arm)
+    fleet = {
+        "replicas": 2,
+        "replicas_low": 2,
+        "replicas_high": 3,
+        "usd_per_month": "131.4",
+        "usd_per_request": "0.0001314",
+    }
     return {
         "schema_version": 1,
         "formula_version": "1",
@@ -149,25 +163,29 @@ def estimate(title: str = "Switch it on?", arm: str = "ngram") -> dict[str, Any]
             "engine_version": "0.32.0",
             "dtype": "float32",
         },
-        "design": {"runs_per_arm": 3, "levels": [1, 4, 8], "requests": 60},
+        "design": {
+            "runs_per_arm": 3,
+            "levels": [{"concurrency": load, "requests": 12} for load in (1, 4, 8)],
+            "requests": 36,
+            "seed": 1,
+            "max_output_tokens": 64,
+        },
         "price": {"usd_per_hour": "0.09", "source": "Price list", "as_of": "2026-11-01"},
         "inputs": {
             "requests_per_month": 1_000_000,
             "peak_to_mean": 2.0,
+            "own_concurrency": 3,
             "hours_per_month": 730,
             "target_load": 0.8,
             "min_replicas": 1,
             "spare_replicas": 0,
         },
         "verdict": verdict(),
-        "levels": [
-            {key: part[key] for key in ("concurrency", "effects", "acceptance")}
-            for part in source["levels"]
-        ],
+        "levels": [{key: part[key] for key in LEVEL_KEYS} for part in source["levels"]],
         "output_check": source["output_check"],
         "fleet": {
-            "baseline": {"replicas": 2, "usd_per_month": "131.4", "usd_per_request": "0.0001314"},
-            "candidate": {"replicas": 2, "usd_per_month": "131.4", "usd_per_request": "0.0001314"},
+            "baseline": {"capacity_rps": 0.61, **fleet},
+            "candidate": {"capacity_rps": 0.68, **fleet},
             "saving_percent": 0.0,
         },
         "command": "vllm serve some/model --dtype=float32 "
