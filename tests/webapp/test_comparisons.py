@@ -37,12 +37,20 @@ from webapp.experiments.measurements import copy_in, load
 from webapp.experiments.models import Experiment, Measurement, Run, Trial
 from webapp.experiments.states import ExperimentState, RunState, TrialState
 
+# Slow enough that the load generator's own work is no matter.
+SLOW = {**STEADY, "ttft_ms": 20.0, "step_ms": 15.0}
+SLOW_TWICE = {**SLOW, "draft_tokens": 3, "acceptance_rate": 0.75}
+
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_a_candidate_that_is_twice_as_fast_is_switched_on(people: People) -> None:
-    experiment = measure(make_experiment(people, FASTER, levels=((1, 12), (2, 12))))
+    experiment = measure(
+        make_experiment(people, {"none": SLOW, "ngram": SLOW_TWICE}, levels=((1, 8), (2, 12)))
+    )
     assert (experiment.state, experiment.reason) == (ExperimentState.DONE, "")
+    reasons = list(Trial.objects.exclude(reasons=[]).values_list("reasons", flat=True))
+    assert reasons == []
     (found,) = for_experiment(experiment)
     assert found.arm == "ngram"
     assert found.verdict["code"] == "switch_on", found.verdict

@@ -33,7 +33,7 @@ from webapp.experiments.execution import execute_next
 from webapp.experiments.models import Experiment, Measurement, Run, Trial
 from webapp.experiments.reaper import reap
 from webapp.experiments.selectors import for_workspace, progress
-from webapp.experiments.states import ExperimentState, RunState, TrialState
+from webapp.experiments.states import TRIAL_MEASURED, ExperimentState, RunState, TrialState
 from webapp.samples import services as samples
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -51,6 +51,11 @@ def wait_for(condition: Callable[[], bool], seconds: float = 15.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.02)
+
+
+def measured_of(run: Run) -> list[bool]:
+    """Whether each trial has its measurements. A busy machine may have made them unbelievable."""
+    return [trial.state in TRIAL_MEASURED for trial in run.trials.all()]
 
 
 class Worker:
@@ -88,7 +93,7 @@ def test_an_experiment_is_measured_and_recorded(people: People) -> None:
         assert run.engine_start_s is not None
         assert run.lease_until is None
         assert len(run.output_digests) == 2
-        assert [trial.state for trial in run.trials.all()] == [TrialState.RECORDED] * 2
+        assert measured_of(run) == [True, True]
     speculating = Trial.objects.filter(run__arm="ngram")
     assert all(trial.counters and trial.counters["drafts"] > 0 for trial in speculating)
     rows = Measurement.objects.filter(trial__run__experiment=experiment)
@@ -162,7 +167,7 @@ def test_an_engine_that_dies_in_the_middle_costs_one_trial(people: People) -> No
     experiment.refresh_from_db()
     lost = run_of(experiment, 1)
     assert lost.state == RunState.FAILED
-    assert [trial.state for trial in lost.trials.all()] == [TrialState.RECORDED, TrialState.FAILED]
+    assert measured_of(lost) == [True, False]
     measure(experiment)
     assert experiment.state == ExperimentState.PARTIAL
     assert "2 of 8 trials could not be measured. Run 2 (ngram): The engine" in experiment.reason
@@ -190,7 +195,7 @@ def test_cancelling_stops_the_trial_under_way_and_keeps_the_rest(people: People)
     slow = {**STEADY, "step_ms": 30.0}
     experiment = make_experiment(people, {"none": slow, "ngram": slow}, levels=((2, 6), (1, 6)))
     with Worker():
-        wait_for(lambda: Trial.objects.filter(state=TrialState.RECORDED).exists())
+        wait_for(lambda: Trial.objects.filter(state__in=TRIAL_MEASURED).exists())
         wait_for(lambda: Trial.objects.filter(state=TrialState.RUNNING, done__gt=0).exists())
         asked = time.monotonic()
         services.cancel(experiment, people.consultant)
@@ -200,7 +205,7 @@ def test_cancelling_stops_the_trial_under_way_and_keeps_the_rest(people: People)
     assert time.monotonic() - asked < 3
     run = run_of(experiment, 0)
     assert run.state == RunState.CANCELLED
-    assert [trial.state for trial in run.trials.all()] == [TrialState.RECORDED, TrialState.FAILED]
+    assert measured_of(run) == [True, False]
     assert not execute_next(HOST)
     assert experiment.state == ExperimentState.CANCELLED
     assert set(experiment.runs.values_list("state", flat=True)) == {RunState.CANCELLED}

@@ -29,7 +29,7 @@ from webapp.comparisons.services import analyse
 from webapp.experiments.execution import execute_next
 from webapp.experiments.models import Experiment, Measurement, Run, Trial
 from webapp.experiments.reaper import reap
-from webapp.experiments.states import ExperimentState, RunState, TrialState
+from webapp.experiments.states import TRIAL_MEASURED, ExperimentState, RunState, TrialState
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -48,7 +48,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = 40.0) -> None:
 
 def second_trial_under_way() -> bool:
     """Something is recorded and something else is being measured."""
-    recorded = Trial.objects.filter(state=TrialState.RECORDED).exists()
+    recorded = Trial.objects.filter(state__in=TRIAL_MEASURED).exists()
     return recorded and Trial.objects.filter(state=TrialState.RUNNING).exists()
 
 

@@ -73,10 +73,12 @@ def execute_next(host: str = "") -> bool:
 
 
 def _carry_out(lease: Lease) -> None:
-    workdir = Path(settings.VAR_DIR) / "runs" / f"{lease.run_id}-{lease.fence}"
+    # By public id: numbers are given again by another database that shares this folder.
+    public_id = Run.objects.values_list("public_id", flat=True).get(pk=lease.run_id)
+    workdir = Path(settings.VAR_DIR) / "runs" / f"{public_id}-{lease.fence}"
     try:
         with Keeper(lease) as keeper:
-            ended = _measure(lease, keeper, workdir)
+            _measure(lease, keeper, workdir)
     except LeaseLost:
         raise
     except Exception as error:
@@ -86,23 +88,22 @@ def _carry_out(lease: Lease) -> None:
         if isinstance(error, DatabaseError | InterfaceError):
             reason = "The database did not answer for too long, so the run was given up."
         _end(lease, RunEnded("failed", "internal_error", reason))
-        return
-    if ended.status == "recorded":
+    finally:
+        # What counts is in rows by now. An engine's log can quote what it was sent.
         shutil.rmtree(workdir, ignore_errors=True)
 
 
-def _measure(lease: Lease, keeper: Keeper, workdir: Path) -> RunEnded:
+def _measure(lease: Lease, keeper: Keeper, workdir: Path) -> None:
     try:
         work = _load(lease)
     except (Refusal, PlanError) as error:
-        ended = RunEnded("failed", "not_measurable", str(error))
-        _end(lease, ended)
-        return ended
+        _end(lease, RunEnded("failed", "not_measurable", str(error)))
+        return
     _use_device(lease.device)
     recorder = Recorder(lease, keeper)
     # Idle in no transaction and with no connection held while the engine works.
     connection.close()
-    return execute_run(
+    execute_run(
         work.planned,
         work.plan,
         work.requests,
