@@ -34,6 +34,7 @@ from webapp.experiments.states import TRIAL_MEASURED, ExperimentState, RunState,
 pytestmark = pytest.mark.django_db(transaction=True)
 
 SLOW = {**STEADY, "step_ms": 12.0}
+FAST = {**STEADY, "step_ms": 1.0}
 QUICK = {"lease_ttl_s": 2.0, "heartbeat_s": 0.3, "poll_s": 0.1, "write_patience_s": 5.0}
 # About a second each, so that there is time to strike in the middle of the second.
 LEVELS = ((1, 8), (2, 14))
@@ -116,7 +117,7 @@ def test_a_worker_killed_in_a_trial_costs_that_trial_only(
     people: People, start_worker: Callable[[], subprocess.Popen[bytes]]
 ) -> None:
     worker = start_worker()
-    experiment = make_experiment(people, {"none": SLOW, "ngram": SLOW}, levels=LEVELS)
+    experiment = make_experiment(people, {"none": SLOW, "ngram": FAST}, levels=LEVELS)
     wait_for(second_trial_under_way)
     kill(worker)
     kept = list(Measurement.objects.order_by("pk").values())
@@ -139,7 +140,7 @@ def test_a_worker_that_is_shut_down_hands_its_run_over(
     people: People, start_worker: Callable[[], subprocess.Popen[bytes]]
 ) -> None:
     worker = start_worker()
-    experiment = make_experiment(people, {"none": SLOW, "ngram": SLOW}, levels=LEVELS)
+    experiment = make_experiment(people, {"none": SLOW, "ngram": FAST}, levels=LEVELS)
     wait_for(second_trial_under_way)
     worker.send_signal(signal.SIGTERM)
     # Celery itself sleeps out its 60 s before it ends.
@@ -201,7 +202,7 @@ class Worker:
 
 def test_a_database_that_restarts_costs_nothing(people: People, settings: Settings) -> None:
     settings.EXPERIMENT_TIMES = {**QUICK, "lease_ttl_s": 10.0, "write_patience_s": 10.0}
-    experiment = make_experiment(people, {"none": SLOW, "ngram": SLOW}, levels=LEVELS)
+    experiment = make_experiment(people, {"none": SLOW, "ngram": FAST}, levels=LEVELS)
     with Worker():
         wait_for(second_trial_under_way)
         with database_away():
@@ -215,7 +216,7 @@ def test_a_database_that_stays_away_ends_the_run_and_keeps_what_was_written(
     people: People, settings: Settings
 ) -> None:
     settings.EXPERIMENT_TIMES = {**QUICK, "lease_ttl_s": 1.0, "write_patience_s": 0.5}
-    experiment = make_experiment(people, {"none": SLOW, "ngram": SLOW}, levels=LEVELS)
+    experiment = make_experiment(people, {"none": SLOW, "ngram": FAST}, levels=LEVELS)
     with Worker() as worker:
         wait_for(second_trial_under_way)
         with database_away():
