@@ -244,7 +244,8 @@ def sized_plan(target: TargetModel, available: int, seconds: float) -> Experimen
             output_check_tokens=16,
             max_output_tokens=ANSWER_TOKENS,
         ),
-        decision=Decision(own_concurrency=1, requests_per_month=100_000),
+        # No load of one's own: every measured load counts for the verdict.
+        decision=Decision(requests_per_month=100_000),
     )
     for requests in range(5, MOST_REQUESTS_ALONE + 1):
         larger = replace(plan, levels=(LoadLevel(1, requests), LoadLevel(4, 2 * requests)))
@@ -366,12 +367,18 @@ def _target(name: str | None) -> TargetModel:
         raise CommandError("The demo model is not there; run: python -m runner models demo")
     if is_path(location) and not Path(location).expanduser().is_dir():
         raise CommandError(f"MODEL names {location}, which is no folder.")
-    # float32: CPUs without bfloat16 units lose with it what speculation gains.
-    dtype = "float32" if detect_kind() == "cpu" else "auto"
+    # float32: CPUs without bfloat16 units lose with bfloat16 what speculation gains. Eager: on two
+    # cores compiling adds about a minute to each start and gained nothing beyond the noise.
+    on_cpu = detect_kind() == "cpu"
     shown = MODEL_NAME if own else Path(location).name
     notice = demo_model.NOTICE if own else ""
     details = ModelDetails(
-        engine="vllm", location=location, dtype=dtype, max_model_len=2048, notice=notice
+        engine="vllm",
+        location=location,
+        dtype="float32" if on_cpu else "auto",
+        max_model_len=2048,
+        enforce_eager=on_cpu,
+        notice=notice,
     )
     return register_model(shown, details)
 
