@@ -17,3 +17,9 @@ from webapp.settings import *  # noqa: F403
 
 # What protects real passwords from guessing costs a tenth of a second for each sign-in of a test.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+# Static files as they lie in the tree, whatever ``collectstatic`` left under var/ some time ago.
+STORAGES["staticfiles"] = {  # noqa: F405
+    "BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"
+}
+WHITENOISE_USE_FINDERS = True
