@@ -127,7 +127,7 @@ class SimulatorProcess:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": str(root)},
+                env={**_passed_on(), "PYTHONPATH": str(root)},
                 start_new_session=True,  # a group of its own, killed as a whole
             )
 
@@ -174,3 +174,9 @@ class SimulatorProcess:
             return connection.getresponse().read()
         finally:
             connection.close()
+
+
+def _passed_on() -> dict[str, str]:
+    """What finds programs and libraries, and no secret of the site."""
+    names = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+    return {name: os.environ[name] for name in names if name in os.environ}

@@ -75,7 +75,7 @@ def queue(experiment: Experiment, user: User | None) -> None:
         locked = _lock(experiment)
         if locked.state == ExperimentState.DRAFT:
             plan = from_document(locked.plan)
-            runs = _check(plan, locked.sample, locked.target)
+            runs = _check(plan, _lock_sample(locked), locked.target)
             _create_runs(locked, runs)
             move_experiment(locked.pk, ExperimentState.QUEUED)
             audit.record(user, locked.workspace, "experiment.queued", locked, runs=len(runs))
@@ -114,7 +114,7 @@ def resume(experiment: Experiment, user: User | None) -> None:
             raise Refusal(ENDED_AND_COMPLETE)
         if locked.runs.filter(state__in=RUN_ACTIVE).exists():
             raise Refusal("A run of this experiment is still stopping; try again in some seconds.")
-        _require_text(locked.sample)
+        _require_text(_lock_sample(locked))
         move_experiment(locked.pk, ExperimentState.QUEUED, reason="", ended_at=None)
         added = sum(add_successor(run, losses=0) is not None for run in _resumable_runs(locked))
         audit.record(user, locked.workspace, "experiment.resumed", locked, runs=added)
@@ -135,6 +135,11 @@ def finish(experiment_id: int, state: ExperimentState, reason: str) -> bool:
 
 def _lock(experiment: Experiment) -> Experiment:
     return Experiment.objects.select_for_update().get(pk=experiment.pk)
+
+
+def _lock_sample(experiment: Experiment) -> Sample:
+    """Held until the rows stand, so that the text is not deleted between look and leap."""
+    return Sample.objects.select_for_update().get(pk=experiment.sample_id)
 
 
 def _check(plan: ExperimentPlan, sample: Sample, target: TargetModel) -> tuple[PlannedRun, ...]:
