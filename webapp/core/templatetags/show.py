@@ -18,6 +18,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from webapp.core.icons import PATHS
+from webapp.core.tones import TONES
 
 register = template.Library()
 
@@ -295,49 +296,6 @@ def change_range(effect: object) -> str:
         return ""
     low, high = (_fixed(value, 0 if value >= 10 else 1) for value in known)
     return f"{low}{TO}{high} % of before"
-
-
-TONES = {
-    "switch_on": ("good", "check", "Switch it on"),
-    "switch_on_below": ("good", "check-part", "Switch it on below a load"),
-    "leave_off": ("bad", "cross", "Leave it off"),
-    "not_proven": ("warn", "question", "Not proven"),
-    "better": ("good", "up", "better"),
-    "worse": ("bad", "down", "worse"),
-    "not_shown": ("calm", "equal", "not shown"),
-    "unknown": ("calm", "question", "unknown"),
-    "proven": ("good", "check", "proven"),
-    "loss": ("bad", "down", "loss"),
-    "draft": ("calm", "pencil", "Draft"),
-    "queued": ("live", "clock", "Queued"),
-    "running": ("live", "play", "Running"),
-    "analysing": ("live", "play", "Analysing"),
-    "done": ("good", "check", "Done"),
-    "partial": ("warn", "check-part", "Partly measured"),
-    "cancelled": ("calm", "stop", "Cancelled"),
-    "failed": ("bad", "cross", "Failed"),
-    "unsupported": ("warn", "cross", "Not supported"),
-    "pending": ("calm", "clock", "Waiting"),
-    "starting": ("live", "play", "Engine starting"),
-    "warming": ("live", "play", "Warming up"),
-    "measuring": ("live", "play", "Measuring"),
-    "stopping": ("live", "stop", "Stopping"),
-    "recorded": ("good", "check", "Recorded"),
-    "invalid": ("warn", "question", "Not believable"),
-    "reading": ("live", "clock", "Reading"),
-    "ready": ("good", "check", "Ready"),
-    "refused": ("bad", "cross", "Refused"),
-    "deleted": ("calm", "stop", "Text deleted"),
-    "unchanged": ("good", "check", "Unchanged"),
-    "changed": ("bad", "cross", "Changed"),
-    "not_tested": ("calm", "question", "Not tested"),
-    "measured": ("good", "check", "Measured"),
-    "inactive": ("warn", "question", "Never drafted"),
-    "not_measured": ("calm", "question", "Not measured"),
-    "passes": ("good", "check", "Kept"),
-    "fails": ("bad", "cross", "Missed"),
-}
-"""Code → (tone, icon, word). A tone is never shown without its icon and word."""
 
 
 @register.filter
