@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.webapp.documents import effect
 from webapp.core.templatetags import show
+from webapp.core.tones import TONES
 
 TO = "\N{EN DASH}"
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -128,7 +129,7 @@ def test_a_change_that_is_not_shown_is_no_gain() -> None:
 
 
 def test_every_tone_has_an_icon_and_a_word() -> None:
-    for code, (tone, _, word) in show.TONES.items():
+    for code, (tone, _, word) in TONES.items():
         assert "<svg" in show.sign(code)
         assert tone
         assert word
