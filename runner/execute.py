@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from calculator.validity import trial_reasons
-
 from calculator.measurement import SpeculationCounters, TrialRecord
+from calculator.validity import trial_reasons
 from runner import counters
 from runner.engines.base import Endpoint, Engine, EngineError, EngineRefused, EngineStopped
 from runner.engines.factory import make_engine as make_real_engine

@@ -7,7 +7,7 @@ import secrets
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
@@ -51,6 +51,7 @@ from webapp.samples.models import Sample
 SAMPLE = Path(settings.BASE_DIR) / "webapp" / "samples" / "data" / "demo_sample.jsonl"
 EMAIL = "consultant@example.com"
 WORKSPACE = "Demo"
+EXPERIMENT = "Does n-gram lookup pay?"
 MODEL_NAME = "Demo model"
 ANSWER_TOKENS = 64
 MOST_REQUESTS_ALONE = 12
@@ -62,6 +63,7 @@ METRICS = {
 }
 _OVER = (ExperimentState.DONE, ExperimentState.PARTIAL)
 _FAILED = (ExperimentState.FAILED, ExperimentState.CANCELLED)
+_UNDER_WAY = (ExperimentState.QUEUED, ExperimentState.RUNNING, ExperimentState.ANALYSING)
 
 
 @dataclass
@@ -133,16 +135,30 @@ class Command(BaseCommand):
         self.say(f"Model: {target.name}")
         if target.notice:
             self.say(target.notice)
-        sample = self._upload(workspace, user)
-        plan = sized_plan(target, sample.replayable, seconds)
-        experiment = experiments.draft(
-            workspace, user, sample, target, "Does n-gram lookup pay?", plan
-        )
-        self._announce(experiment, plan)
-        experiments.queue(experiment, user)
+        experiment = self._interrupted(workspace, user, target)
+        if experiment is None:
+            sample = self._upload(workspace, user)
+            plan = sized_plan(target, sample.replayable, seconds)
+            experiment = experiments.draft(workspace, user, sample, target, EXPERIMENT, plan)
+            self._announce(experiment, plan)
+            experiments.queue(experiment, user)
         self._follow(experiment)
         self.clock.lap("measuring")
         self._conclude(experiment, user, address)
+
+    def _interrupted(
+        self, workspace: Workspace, user: User, target: TargetModel
+    ) -> Experiment | None:
+        """An earlier demo of this model that was cut short: the workers went on with it already."""
+        found = None
+        for left in workspace.experiments.filter(state__in=_UNDER_WAY).order_by("-pk"):
+            if found is None and left.target_id == target.pk:
+                found = left
+                self.say("Going on with the experiment of a demo that was cut short")
+            else:
+                with suppress(Refusal):
+                    experiments.cancel(left, user)
+        return found
 
     def _upload(self, workspace: Workspace, user: User) -> Sample:
         with SAMPLE.open("rb") as file:
