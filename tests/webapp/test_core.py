@@ -226,6 +226,10 @@ def test_nothing_else_of_the_wheel_is_served(client: Client, db: None, name: str
 
 def test_collected_names_carry_a_hash(settings: Settings, tmp_path: Path) -> None:
     settings.STATIC_ROOT = tmp_path / "static"
+    settings.STORAGES = {
+        **settings.STORAGES,
+        "staticfiles": {"BACKEND": "webapp.core.static.HashedStaticStorage"},
+    }
     assert HashedStaticStorage().url(PLOTLY_NAME) == f"/static/{PLOTLY_NAME}"
     call_command("collectstatic", "--noinput", verbosity=0)
     assert (tmp_path / "static" / PLOTLY_NAME).exists()

@@ -23,7 +23,9 @@ PRODUCTION = {
 
 
 def run(command: list[str], tmp_path: Path, **own: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("DRAFTPROOF_")}
+    # Not what pytest's plugins set for themselves, such as DJANGO_ALLOW_ASYNC_UNSAFE.
+    ours = ("DRAFTPROOF_", "DJANGO_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     env = {**kept, "DRAFTPROOF_VAR_DIR": str(tmp_path), "DATABASE_URL": database_url_of_the_test()}
     env |= {"DJANGO_SETTINGS_MODULE": "webapp.settings", "REDIS_URL": settings.REDIS_URL, **own}
     return subprocess.run(

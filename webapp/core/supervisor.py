@@ -39,8 +39,12 @@ SERVICES_EVERY_SECONDS = 10.0
 STOP_SECONDS = {"web": 35.0, "beat": 10.0, "worker": 75.0, "gpu": 90.0}
 # Nobody sends new work, then the work ends, then the pages go.
 STOP_ORDER = ("beat", "gpu", "worker", "web")
-# Linux tells a child when its parent is gone, however that came: no orphan holds the GPU.
-_FOLLOW = "import ctypes,os,sys;ctypes.CDLL(None).prctl(1,15);os.execv(sys.argv[1],sys.argv[1:])"
+# Linux tells a child when its parent is gone, however that came: no orphan holds the GPU. A parent
+# that went before the child could ask for that is noticed by the change of parent.
+_FOLLOW = (
+    "import ctypes,os,sys;ctypes.CDLL(None).prctl(1,15);"
+    "os.getppid()==int(sys.argv[1]) and os.execv(sys.argv[2],sys.argv[2:])"
+)
 
 
 class SupervisorError(Exception):
@@ -82,7 +86,7 @@ class _Child:
     def start(self) -> None:
         command = self.command
         if sys.platform == "linux":
-            command = [sys.executable, "-c", _FOLLOW, *command]
+            command = [sys.executable, "-c", _FOLLOW, str(os.getpid()), *command]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command,
