@@ -2,18 +2,23 @@
 
 acceptance rate = accepted / drafted tokens; mean acceptance length = 1 + accepted tokens / drafts
 (the token of the verifying model included; steps without a draft are not counted).
+
+The counters know no requests. How much requests differ in acceptance, which the intervals need, is
+seen from the answers: a step sends one event, so tokens beyond the number of events were drafts
+that were accepted. That enters the width of an interval only, never an estimate.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
-from calculator.measurement import SpeculationCounters
-from calculator.statistics import UNKNOWN, Interval, crossed, exponential
+from calculator.measurement import TrialRecord
+from calculator.statistics import UNKNOWN, Floats, Interval, totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,36 +35,45 @@ class Acceptance:
     """Share of drafts whose i-th token was accepted; never rises."""
 
 
-def measured_acceptance(trials: Sequence[SpeculationCounters | None]) -> Acceptance:
+def measured_acceptance(trials: Sequence[TrialRecord]) -> Acceptance:
     """Acceptance over the trials of one arm and level, one per server start.
 
-    Estimates are ratios of totals; intervals come from the differences between server starts.
+    Estimates are ratios of totals. Intervals (95 %) count what differs between server starts and
+    between requests; they are unknown with fewer than two of either, or where nothing was accepted.
     """
     known = [
-        (c.drafts, c.draft_tokens, c.accepted_tokens, c.accepted_per_position)
-        for c in trials
-        if c is not None
+        (trial, c.drafts, c.draft_tokens, c.accepted_tokens, c.accepted_per_position)
+        for trial in trials
+        if (c := trial.counters) is not None
         and c.drafts is not None
         and c.draft_tokens is not None
         and c.accepted_tokens is not None
     ]
     if not known:
         return Acceptance("not_measured")
-    drafts = sum(part[0] for part in known)
-    drafted = sum(part[1] for part in known)
-    accepted = sum(part[2] for part in known)
+    drafts = sum(part[1] for part in known)
+    drafted = sum(part[2] for part in known)
+    accepted = sum(part[3] for part in known)
     if drafts <= 0 or drafted <= 0:
         return Acceptance("inactive", drafts=drafts, draft_tokens=drafted, accepted_tokens=accepted)
-    positions = max(len(part[3]) for part in known)
+    positions = max(len(part[4]) for part in known)
     by_position = [
-        sum(part[3][i] for part in known if i < len(part[3])) / drafts for i in range(positions)
+        sum(part[4][i] for part in known if i < len(part[4])) / drafts for i in range(positions)
     ]
-    rates = [part[2] / part[1] for part in known if part[1] > 0]
-    lengths = [1 + part[2] / part[0] for part in known if part[0] > 0]
+    per_draft = accepted / drafts
+    influence = _influence([part[0] for part in known])
+    rates = np.array([part[3] / part[2] if part[2] > 0 else 0.0 for part in known])
+    lengths = np.array([1 + part[3] / part[1] if part[1] > 0 else 1.0 for part in known])
     return Acceptance(
         status="measured",
-        acceptance_rate=_between_starts(rates, accepted / drafted, most=1.0),
-        mean_acceptance_length=_between_starts(lengths, 1 + accepted / drafts, least=1.0),
+        acceptance_rate=_interval(accepted / drafted, rates, influence, most=1.0),
+        mean_acceptance_length=_interval(
+            1 + per_draft,
+            lengths,
+            # d log(1 + a) = a / (1 + a) d log(a)
+            influence * per_draft / (1 + per_draft),
+            least=1.0,
+        ),
         drafts=drafts,
         draft_tokens=drafted,
         accepted_tokens=accepted,
@@ -67,23 +81,39 @@ def measured_acceptance(trials: Sequence[SpeculationCounters | None]) -> Accepta
     )
 
 
-def _between_starts(
-    values: Sequence[float],
+def _influence(trials: Sequence[TrialRecord]) -> Floats:
+    """(requests, starts): how much each request moved the log of accepted tokens per draft.
+
+    A request's drafts are taken in proportion to its events.
+    """
+    ids = {m.request_id: None for trial in trials for m in trial.measurements}
+    row = {request_id: index for index, request_id in enumerate(ids)}
+    events, accepted = np.full((2, len(row), len(trials)), np.nan)
+    for column, trial in enumerate(trials):
+        for m in trial.measurements:
+            if m.ok and m.output_tokens is not None and m.chunks > 0:
+                events[row[m.request_id], column] = m.chunks
+                accepted[row[m.request_id], column] = max(m.output_tokens - m.chunks, 0)
+    counted = np.isfinite(events)
+    if not counted.any() or accepted[counted].sum() <= 0:
+        return np.full_like(events, np.nan)
+    influence: Floats = accepted / accepted[counted].mean() - events / events[counted].mean()
+    return influence
+
+
+def _interval(
     estimate: float,
+    starts: Floats,
+    influence: Floats,
     *,
     least: float = 0.0,
-    most: float = float("inf"),
+    most: float = math.inf,
 ) -> Interval:
-    """A t interval of the logs over server starts, kept in the range that is possible."""
-    positive = [value for value in values if value > 0]
-    if len(positive) < 2:
-        return Interval(estimate)
-    # One row: only the spread between the starts is known, and it is all that is counted.
-    logs = np.log(np.array([positive, positive]))
-    found = crossed(logs)
-    spread = UNKNOWN if found is None else exponential(found.interval())
-    if spread.low is None or spread.high is None:
+    """A t interval on the log scale around ``estimate``, kept in the range that is possible."""
+    found = totals(np.log(starts), influence) if (starts > 0).all() else None
+    half = None if found is None else found.half_width()
+    if half is None or half > 700:
         return Interval(estimate)
     return Interval(
-        estimate, min(estimate, max(least, spread.low)), max(estimate, min(most, spread.high))
+        estimate, max(least, estimate * math.exp(-half)), min(most, estimate * math.exp(half))
     )

@@ -198,9 +198,7 @@ def _level(
         excluded=excluded,
         effects=effects,
         categories=_categories(data),
-        acceptance=measured_acceptance(
-            [trial.counters for trial in data.candidate.values()],
-        ),
+        acceptance=measured_acceptance(list(data.candidate.values())),
         failures={side: _failures(data, side) for side in ("baseline", "candidate")},
         sent={side: len(data.measurements(side)) for side in ("baseline", "candidate")},
         lengths=_lengths(data),

@@ -4,9 +4,11 @@ import re
 import tomllib
 from dataclasses import fields
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
+from calculator import comparison, outputs, reasons, validity
 from calculator.measurement import Measurement, Outcome
 from webapp import env
 
@@ -47,6 +49,16 @@ def test_every_metric_and_time_stamp_is_documented() -> None:
 def test_every_outcome_is_documented() -> None:
     text = (DOCS / "metrics.md").read_text()
     assert [outcome for outcome in Outcome if f"| `{outcome.value}` |" not in text] == []
+
+
+def test_every_reason_is_documented_in_the_words_of_the_code() -> None:
+    text = (DOCS / "metrics.md").read_text()
+    verdicts = {code: kind.help for code, kind in reasons.REASONS.items()}
+    for table in (validity.REASONS, comparison.PROBLEMS, verdicts):
+        rows = [f"| `{code}` | {meaning} |" for code, meaning in table.items()]
+        assert [row for row in rows if row not in text] == []
+    checks = get_args(get_type_hints(outputs.OutputCheck)["status"])
+    assert [status for status in checks if f"| `{status}` |" not in text] == []
 
 
 def test_decisions_are_numbered_without_a_gap_and_say_three_things() -> None:
