@@ -51,10 +51,8 @@ app.conf.update(
     # A worker outlives a restart of Redis.
     broker_connection_retry_on_startup=True,
     broker_connection_max_retries=None,
-    # Default 0 would cut a running trial; in 60 s the runner stops its engine and records why.
-    # The worker's start command adds REMAP_SIGTERM=SIGQUIT, so that a plain stop is a soft one.
-    worker_soft_shutdown_timeout=60.0,
-    worker_enable_soft_shutdown_on_idle=False,
+    # A plain SIGTERM is a warm shutdown: the run under way hears of it (``experiments.shutdown``),
+    # stops its engine and is handed over. A soft shutdown would sleep out its whole time instead.
     # Django's logging stands, with its secret filter; see ``_keep_django_logging``.
     worker_hijack_root_logger=False,
     worker_send_task_events=False,

@@ -36,7 +36,6 @@ def worker(people: People, own_files: Path, tmp_path: Path) -> Iterator[Path]:
         "DATABASE_URL": database_url_of_the_test(),
         "REDIS_URL": django_settings.REDIS_URL,
         "DRAFTPROOF_VAR_DIR": str(own_files.parent),
-        "REMAP_SIGTERM": "SIGQUIT",
     }
     command = [sys.executable, "-m", "celery", "-A", "webapp.celery", "worker", "-Q", "web,gpu"]
     command += ["-c", "1", "--without-gossip", "--without-mingle", "-n", f"{tmp_path.name}@%h"]

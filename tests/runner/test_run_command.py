@@ -20,9 +20,9 @@ CASES = Path(__file__).parent / "data" / "traffic"
 
 # Steps are slow enough for the client's own work to be a small share of them: a client that is
 # busy for more than a twentieth of the time rightly makes a trial that is not believed.
-NORMAL = "{ ttft_ms = 10.0, step_ms = 20.0, output_tokens = 9, noise_cv = 0.03 }"
+NORMAL = "{ ttft_ms = 10.0, step_ms = 30.0, output_tokens = 7, noise_cv = 0.03 }"
 FASTER = (
-    "{ ttft_ms = 10.0, step_ms = 20.0, output_tokens = 9, noise_cv = 0.03, "
+    "{ ttft_ms = 10.0, step_ms = 30.0, output_tokens = 7, noise_cv = 0.03, "
     "draft_tokens = 4, acceptance_rate = 0.75 }"
 )
 PLAN = """

@@ -38,7 +38,7 @@ from webapp.experiments.models import Experiment, Measurement, Run, Trial
 from webapp.experiments.states import ExperimentState, RunState, TrialState
 
 # Slow enough that the load generator's own work is no matter.
-SLOW = {**STEADY, "ttft_ms": 20.0, "step_ms": 15.0}
+SLOW = {**STEADY, "ttft_ms": 20.0, "step_ms": 40.0, "output_tokens": 9}
 SLOW_TWICE = {**SLOW, "draft_tokens": 3, "acceptance_rate": 0.75}
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def test_a_candidate_that_is_twice_as_fast_is_switched_on(people: People) -> None:
     experiment = measure(
-        make_experiment(people, {"none": SLOW, "ngram": SLOW_TWICE}, levels=((1, 8), (2, 12)))
+        make_experiment(people, {"none": SLOW, "ngram": SLOW_TWICE}, levels=((1, 6), (2, 8)))
     )
     assert (experiment.state, experiment.reason) == (ExperimentState.DONE, "")
     reasons = list(Trial.objects.exclude(reasons=[]).values_list("reasons", flat=True))

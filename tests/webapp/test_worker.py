@@ -33,7 +33,6 @@ def worker(transactional_db: None, own_files: Path, tmp_path: Path) -> Iterator[
         "DATABASE_URL": database_url_of_the_test(),
         "REDIS_URL": settings.REDIS_URL,
         "DRAFTPROOF_VAR_DIR": str(own_files.parent),
-        "REMAP_SIGTERM": "SIGQUIT",
     }
     command = [sys.executable, "-m", "celery", "-A", "webapp.celery", "worker", "-Q", "web"]
     command += ["-c", "1", "--without-gossip", "--without-mingle", "-n", f"{tmp_path.name}@%h"]

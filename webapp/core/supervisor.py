@@ -35,7 +35,7 @@ LOG_KEEP_BYTES = 10 * 1024 * 1024
 RESTART_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 STEADY_SECONDS = 60.0  # a child that lived so long begins again with the shortest wait
 SERVICES_EVERY_SECONDS = 10.0
-# Who may go on for how long after being asked to end: a worker's soft shutdown takes 60 s.
+# Who may go on for how long after being asked to end: a worker ends with the task under way.
 STOP_SECONDS = {"web": 35.0, "beat": 10.0, "worker": 75.0, "gpu": 90.0}
 # Nobody sends new work, then the work ends, then the pages go.
 STOP_ORDER = ("beat", "gpu", "worker", "web")
@@ -81,7 +81,6 @@ class _Child:
     started: float = 0.0
     failures: int = 0
     due: float = 0.0
-    asked: bool = False
 
     def start(self) -> None:
         command = self.command
@@ -99,7 +98,6 @@ class _Child:
                 start_new_session=True,
             )
         self.started = time.monotonic()
-        self.asked = False
 
     def ended(self) -> int | None:
         return None if self.process is None else self.process.poll()
@@ -111,9 +109,7 @@ class _Child:
         return ""
 
     def ask_to_end(self) -> None:
-        """Once only: a second signal cuts a worker's soft shutdown short."""
-        if self.process is not None and self.process.poll() is None and not self.asked:
-            self.asked = True
+        if self.process is not None and self.process.poll() is None:
             self.process.terminate()
 
     def stop(self, seconds: float) -> bool:
@@ -223,16 +219,13 @@ class Supervisor:
         environ = dict(os.environ)
         if not environ.get(env.BASE_URL.name):
             environ[env.BASE_URL.name] = self.address
-        # So that a plain SIGTERM is celery's soft shutdown.
-        worker = environ | {"REMAP_SIGTERM": "SIGQUIT"}
         made = {}
         for name, command in commands(bind).items():
             if name in self.parts:
                 log = logs / f"{name}.log"
                 if log.exists() and log.stat().st_size > LOG_KEEP_BYTES:
                     log.replace(log.with_suffix(".log.1"))
-                with_remap = worker if name in ("worker", "gpu") else environ
-                made[name] = _Child(name, command, with_remap, log)
+                made[name] = _Child(name, command, environ, log)
         return made
 
     def _wait_ready(self) -> None:
@@ -308,6 +301,15 @@ def prepare(say: Callable[[str], None] = print) -> None:
     say("Database migrations")
     call_command("migrate", interactive=False, verbosity=0)
     call_command("collectstatic", interactive=False, verbosity=0)
+
+
+def end_by_sigterm_as_by_ctrl_c() -> None:
+    """SIGTERM raises KeyboardInterrupt, so that ``with Supervisor()`` ends its parts in order."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
 
 
 def running() -> tuple[int, str] | None:

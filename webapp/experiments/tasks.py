@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery import shared_task
-from celery.signals import worker_ready
+from celery.signals import worker_ready, worker_shutting_down
 
 from webapp.core.nudge import nudge
 from webapp.experiments import execution, reaper, shutdown
@@ -24,5 +24,9 @@ def reap() -> None:
 
 @worker_ready.connect
 def _begin(**kwargs: Any) -> None:
-    shutdown.listen()
     nudge(EXECUTE_NEXT)
+
+
+@worker_shutting_down.connect
+def _end(**kwargs: Any) -> None:
+    shutdown.announce()

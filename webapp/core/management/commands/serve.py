@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from webapp.core.supervisor import Supervisor, SupervisorError
+from webapp.core.supervisor import (
+    Supervisor,
+    SupervisorError,
+    end_by_sigterm_as_by_ctrl_c,
+)
 
 
 class Command(BaseCommand):
@@ -21,7 +24,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        signal.signal(signal.SIGTERM, _interrupt)
+        end_by_sigterm_as_by_ctrl_c()
         try:
             with Supervisor(port=options["port"], say=self._say) as site:
                 self._say(f"The site is at {site.address} (logs: {settings.VAR_DIR / 'log'})")
@@ -36,7 +39,3 @@ class Command(BaseCommand):
     def _say(self, line: str) -> None:
         self.stdout.write(line)
         self.stdout.flush()
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt

@@ -97,6 +97,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         self.clock = Clock()
+        supervisor.end_by_sigterm_as_by_ctrl_c()
         try:
             with self._site(options["port"]) as (address, wait):
                 self.clock.lap("site")
@@ -151,7 +152,8 @@ class Command(BaseCommand):
     ) -> Experiment | None:
         """An earlier demo of this model that was cut short: the workers went on with it already."""
         found = None
-        for left in workspace.experiments.filter(state__in=_UNDER_WAY).order_by("-pk"):
+        earlier = workspace.experiments.filter(name=EXPERIMENT, state__in=_UNDER_WAY)
+        for left in earlier.order_by("-pk"):
             if found is None and left.target_id == target.pk:
                 found = left
                 self.say("Going on with the experiment of a demo that was cut short")
