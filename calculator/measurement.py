@@ -142,3 +142,5 @@ class TrialRecord:
     counters: SpeculationCounters | None
     client: ClientHealth | None
     """None for trials measured by somebody else's tool."""
+    invalid_reasons: tuple[str, ...] = ()
+    """Codes of ``validity.REASONS`` that only whoever measured could see."""

@@ -42,7 +42,7 @@ def trial_reasons(trial: TrialRecord) -> list[str]:
 
     Absent counters and absent client figures are no reason: they leave their check undone.
     """
-    return list(_reasons(trial))
+    return list(dict.fromkeys((*trial.invalid_reasons, *_reasons(trial))))
 
 
 def _reasons(trial: TrialRecord) -> Iterator[str]:
