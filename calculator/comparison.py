@@ -14,12 +14,19 @@ from decimal import Decimal
 from typing import Any
 
 from calculator.acceptance import Acceptance, measured_acceptance
-from calculator.effects import LATENCIES, Effect, LevelData, latency_effect, level_effects
+from calculator.effects import (
+    LATENCIES,
+    Effect,
+    LevelData,
+    Status,
+    latency_effect,
+    level_effects,
+)
 from calculator.measurement import TrialRecord
 from calculator.outputs import OutputCheck, check_outputs
 from calculator.statistics import Evidence, Interval, first_against_later
 from calculator.summary import Summary, summarise
-from calculator.validity import trial_reasons
+from calculator.validity import mean_in_flight, trial_reasons
 
 SCHEMA_VERSION = 1
 CONFIDENCE = 0.95
@@ -64,6 +71,7 @@ class SloResult:
 class Category:
     pairs: int
     effects: dict[str, Effect]
+    e2e_evidence: Evidence | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,10 @@ class LevelComparison:
     categories: dict[str, Category]
     acceptance: Acceptance
     failures: dict[str, dict[str, int]]
+    """By arm and outcome, over all trials: those that are not believed as well."""
     sent: dict[str, int]
+    in_flight: dict[str, float | None]
+    """Mean number of requests in flight over the believed trials, by arm."""
     lengths: Lengths
     distribution: dict[str, dict[str, Summary]]
     slo: dict[str, SloResult]
@@ -110,6 +121,8 @@ class Comparison:
     output_check: OutputCheck
     aa_control: list[Control]
     capacity: dict[str, Capacity]
+    capacity_change: Status
+    """Candidate's capacity against the baseline's, each at the load where it has its own."""
     problems: list[str]
     """Codes of PROBLEMS: with any of them there is no verdict."""
     confidence: float = CONFIDENCE
@@ -127,10 +140,11 @@ def compare(
     slo_e2e_p95_ms: float | None = None,
     output_digests: Mapping[int, Mapping[str, Sequence[str]]] | None = None,
 ) -> Comparison:
-    """Compare two arms over all load levels that both of them measured.
+    """Compare two arms over all load levels that either of them measured.
 
     ``output_digests`` maps a run's index to the digests of its untimed greedy answers. Trials
-    that may not be believed are left out and listed. Never raises for failed or empty trials.
+    that may not be believed are left out and listed. A level that one arm did not measure has no
+    effects. Never raises for failed or empty trials.
     """
     promise = {"ttft_ms": slo_ttft_p95_ms, "tpot_ms": slo_tpot_p95_ms, "e2e_ms": slo_e2e_p95_ms}
     ours = [trial for trial in trials if trial.arm in (baseline, candidate)]
@@ -139,10 +153,12 @@ def compare(
     problems: set[str] = set()
     for concurrency in sorted({trial.concurrency for trial in ours}):
         at_level = [trial for trial in ours if trial.concurrency == concurrency]
-        if {trial.arm for trial in at_level} != {baseline, candidate}:
-            continue
         excluded, data = _believed(at_level, baseline, candidate)
-        levels.append(_level(concurrency, data, excluded, usd_per_hour, promise))
+        sides = {
+            side: [trial for trial in at_level if trial.arm == arm]
+            for side, arm in (("baseline", baseline), ("candidate", candidate))
+        }
+        levels.append(_level(concurrency, data, sides, excluded, usd_per_hour, promise))
         later = first_against_later(data.log_latency("e2e_ms", "baseline"))
         control.append(Control(concurrency, Interval() if later is None else later.ratio()))
         if data.prompt_tokens_differ():
@@ -150,13 +166,15 @@ def compare(
     if not any(level.pairs for level in levels):
         problems.add("no_pairs")
     runs = {arm: sorted({t.run for t in ours if t.arm == arm}) for arm in (baseline, candidate)}
+    capacity = {side: _capacity(levels, side) for side in ("baseline", "candidate")}
     return Comparison(
         baseline=baseline,
         candidate=candidate,
         levels=levels,
         output_check=check_outputs(output_digests or {}, runs[baseline], runs[candidate]),
         aa_control=control,
-        capacity={side: _capacity(levels, side) for side in ("baseline", "candidate")},
+        capacity=capacity,
+        capacity_change=_capacity_change(levels, capacity),
         problems=sorted(problems),
     )
 
@@ -166,6 +184,8 @@ def to_document(comparison: Comparison) -> dict[str, Any]:
     document = asdict(comparison)
     for level in document["levels"]:
         del level["evidence"]
+        for category in level["categories"].values():
+            del category["e2e_evidence"]
     return document
 
 
@@ -186,6 +206,7 @@ def _believed(
 def _level(
     concurrency: int,
     data: LevelData,
+    trials: Mapping[str, Sequence[TrialRecord]],
     excluded: list[Excluded],
     usd_per_hour: Decimal,
     promise: Mapping[str, float | None],
@@ -199,8 +220,9 @@ def _level(
         effects=effects,
         categories=_categories(data),
         acceptance=measured_acceptance(list(data.candidate.values())),
-        failures={side: _failures(data, side) for side in ("baseline", "candidate")},
-        sent={side: len(data.measurements(side)) for side in ("baseline", "candidate")},
+        failures={side: _failures(measured) for side, measured in trials.items()},
+        sent={side: sum(len(t.measurements) for t in trials[side]) for side in trials},
+        in_flight={side: _in_flight(data, side) for side in ("baseline", "candidate")},
         lengths=_lengths(data),
         distribution={
             metric: {side: _distribution(data, side, metric) for side in ("baseline", "candidate")}
@@ -217,14 +239,21 @@ def _categories(data: LevelData) -> dict[str, Category]:
         part = data.only(name)
         pairs = part.pairs()
         if pairs:
-            effects = {metric: latency_effect(part, metric)[0] for metric in LATENCIES}
-            categories[name] = Category(pairs, effects)
+            found = {metric: latency_effect(part, metric) for metric in LATENCIES}
+            effects = {metric: effect for metric, (effect, _) in found.items()}
+            categories[name] = Category(pairs, effects, found["e2e_ms"][1])
     return categories
 
 
-def _failures(data: LevelData, side: str) -> dict[str, int]:
-    counted = Counter(m.outcome.value for m in data.measurements(side) if not m.ok)
+def _failures(trials: Sequence[TrialRecord]) -> dict[str, int]:
+    counted = Counter(m.outcome.value for t in trials for m in t.measurements if not m.ok)
     return dict(sorted(counted.items()))
+
+
+def _in_flight(data: LevelData, side: str) -> float | None:
+    trials: Mapping[int, TrialRecord] = getattr(data, side)
+    known = [mean for trial in trials.values() if (mean := mean_in_flight(trial)) is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _lengths(data: LevelData) -> Lengths:
@@ -274,3 +303,20 @@ def _capacity(levels: Sequence[LevelComparison], side: str) -> Capacity:
         return Capacity(None, None)
     rate, concurrency = max(passing)
     return Capacity(concurrency, rate)
+
+
+def _capacity_change(levels: Sequence[LevelComparison], capacity: Mapping[str, Capacity]) -> Status:
+    """At one load the paired ratio decides. At two loads nothing is paired, so the arms' own
+    intervals must not touch, which is stricter than 95 %."""
+    at = {level.concurrency: level.effects["requests_per_s"] for level in levels}
+    before, after = capacity["baseline"].concurrency, capacity["candidate"].concurrency
+    if before is None or after is None:
+        return "unknown"
+    if before == after:
+        return at[before].status
+    first, second = at[before].baseline, at[after].candidate
+    if first.low is None or first.high is None or second.low is None or second.high is None:
+        return "unknown"
+    if second.low > first.high:
+        return "better"
+    return "worse" if second.high < first.low else "not_shown"

@@ -170,7 +170,7 @@ def level_effects(
         effects[metric], evidence[metric] = _rate_effect(data, metric, tokens)
     effects["cost_usd_per_request"] = _cost_effect(effects["requests_per_s"], usd_per_hour)
     rate = evidence["requests_per_s"]
-    evidence["cost_usd_per_request"] = None if rate is None else rate.inverse()
+    evidence["cost_usd_per_request"] = None if rate is None or usd_per_hour <= 0 else rate.inverse()
     return effects, evidence
 
 
@@ -240,7 +240,10 @@ def _influence(data: LevelData, side: str, tokens: bool) -> Floats:
 
 
 def _cost_effect(rate: Effect, usd_per_hour: float) -> Effect:
-    """USD per request = USD per hour / 3600 / requests per second; a free engine costs 0."""
+    """USD per request = USD per hour / 3600 / requests per second.
+
+    A free engine costs 0 with either arm, so there is no ratio.
+    """
 
     def cost(interval: Interval) -> Interval:
         if interval.estimate is None:
@@ -250,7 +253,7 @@ def _cost_effect(rate: Effect, usd_per_hour: float) -> Effect:
         high = None if interval.low is None else per_s / interval.low
         return Interval(per_s / interval.estimate, low, high)
 
-    ratio = exponential(Interval(*_negated_logs(rate.ratio)))
+    ratio = exponential(Interval(*_negated_logs(rate.ratio))) if usd_per_hour > 0 else UNKNOWN
     return make_effect("cost_usd_per_request", cost(rate.baseline), cost(rate.candidate), ratio)
 
 

@@ -15,11 +15,10 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from calculator.capacity import Demand
-from calculator.cost import FORMULA_VERSION, HOURS_PER_MONTH, Bill, bill, saving_percent
+from calculator.cost import FORMULA_VERSION, saving_percent
+from calculator.fleets import ArmFleet, Inputs, arm_fleets, money_gain
 
 SCHEMA_VERSION = 1
-TARGET_LOAD = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,31 +26,6 @@ class Price:
     usd_per_hour: Decimal
     source: str
     as_of: str
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """What was assumed about the traffic and the fleet."""
-
-    requests_per_month: float | None
-    peak_to_mean: float
-    own_concurrency: int | None
-    hours_per_month: int = HOURS_PER_MONTH
-    target_load: float = TARGET_LOAD
-    min_replicas: int = 1
-    spare_replicas: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ArmFleet:
-    """One arm's fleet at the measured capacity; the range is the capacity interval's."""
-
-    capacity_rps: float
-    replicas: int
-    replicas_low: int | None
-    replicas_high: int | None
-    usd_per_month: Decimal
-    usd_per_request: Decimal | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +83,7 @@ def build(
         raise ValueError("made_at needs a time zone.")
     inputs = Inputs(requests_per_month, peak_to_mean, own_concurrency)
     fleet, fleet_notes = _fleet(comparison, verdict, inputs, usd_per_hour)
+    gains = {**verdict["gains"], "money": money_gain(comparison, inputs, usd_per_hour)}
     kept = ("concurrency", "pairs", "blocks", "effects", "acceptance", "slo", "lengths")
     return Estimate(
         title=title,
@@ -119,7 +94,8 @@ def build(
         design=design,
         price=Price(usd_per_hour, price_source, price_as_of),
         inputs=inputs,
-        verdict=verdict,
+        # The volume may be another one than the experiment's.
+        verdict={**verdict, "gains": gains},
         levels=[
             {key: level[key] for key in kept if key in level} for level in comparison["levels"]
         ],
@@ -170,80 +146,12 @@ def _fleet(
     if inputs.requests_per_month is None:
         note = "The volume is unknown, so there is no fleet and no monthly bill."
         return FleetComparison(None, None, None), [note]
-    mean_rps = inputs.requests_per_month / (inputs.hours_per_month * 3600)
-    demand = Demand(
-        avg_rps=mean_rps,
-        peak_rps=mean_rps * inputs.peak_to_mean,
-        target_load=inputs.target_load,
-        spare_replicas=inputs.spare_replicas,
-        min_replicas=inputs.min_replicas,
-    )
-    before, after = (
-        _arm_fleet(comparison, side, demand, inputs, usd_per_hour)
-        for side in ("baseline", "candidate")
-    )
+    before, after = arm_fleets(comparison, inputs, usd_per_hour)
     refusal = _no_saving(comparison, verdict, before, after)
     saving = None
     if refusal is None and before is not None and after is not None:
         saving = saving_percent(before.replicas, after.replicas)
     return FleetComparison(before, after, saving), [] if refusal is None else [refusal]
-
-
-def _arm_fleet(
-    comparison: Mapping[str, Any],
-    side: str,
-    demand: Demand,
-    inputs: Inputs,
-    usd_per_hour: Decimal,
-) -> ArmFleet | None:
-    rate = comparison["capacity"][side]["requests_per_s"]
-    if rate is None:
-        return None
-    bounds = _rate_interval(comparison, side)
-    paid = _bill(demand, rate, inputs, usd_per_hour)
-    replicas = paid.fleet.replicas
-    assert replicas is not None
-    month = Decimal(replicas) * usd_per_hour * inputs.hours_per_month
-    requests = inputs.requests_per_month
-    return ArmFleet(
-        capacity_rps=rate,
-        replicas=replicas,
-        replicas_low=_replicas(demand, bounds.get("high"), inputs, usd_per_hour),
-        replicas_high=_replicas(demand, bounds.get("low"), inputs, usd_per_hour),
-        usd_per_month=month,
-        usd_per_request=_per_request(month, requests),
-    )
-
-
-def _per_request(month: Decimal, requests: float | None) -> Decimal | None:
-    if not requests:
-        return None
-    return (month / Decimal(str(requests))).quantize(Decimal("1e-9"))
-
-
-def _bill(demand: Demand, rate: float, inputs: Inputs, usd_per_hour: Decimal) -> Bill:
-    return bill(demand, rate, float(usd_per_hour), inputs.hours_per_month)
-
-
-def _replicas(
-    demand: Demand, rate: float | None, inputs: Inputs, usd_per_hour: Decimal
-) -> int | None:
-    return None if not rate else _bill(demand, rate, inputs, usd_per_hour).fleet.replicas
-
-
-def _at_capacity(comparison: Mapping[str, Any], side: str) -> Mapping[str, Any] | None:
-    """The requests/s effect at the level where this arm has its capacity."""
-    concurrency = comparison["capacity"][side]["concurrency"]
-    for level in comparison["levels"]:
-        if level["concurrency"] == concurrency:
-            effect: Mapping[str, Any] = level["effects"]["requests_per_s"]
-            return effect
-    return None
-
-
-def _rate_interval(comparison: Mapping[str, Any], side: str) -> Mapping[str, float | None]:
-    effect = _at_capacity(comparison, side)
-    return {} if effect is None else effect[side]
 
 
 def _no_saving(
@@ -257,11 +165,10 @@ def _no_saving(
         return "An arm keeps the promise at no measured load, so the two fleets can't be compared."
     if verdict["code"] not in ("switch_on", "switch_on_below"):
         return "No saving is claimed: the verdict does not recommend the candidate."
-    effect = _at_capacity(comparison, "candidate")
-    if effect is None or effect["status"] not in ("better", "worse"):
+    if comparison["capacity_change"] not in ("better", "worse"):
         return (
-            "No saving is claimed: at the load that sets the size of the fleet, the interval of "
-            "requests/s contains no effect."
+            "No saving is claimed: at the loads that set the size of the fleets, no difference in "
+            "requests/s is shown."
         )
     return None
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
 
 
 class Outcome(StrEnum):

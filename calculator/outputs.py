@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Literal
 
-from calculator.statistics import fisher_fewer, wilson
+from scipy import special
+
+from calculator.statistics import wilson
 
 Digests = Mapping[str, Sequence[str]]
 SIGNIFICANCE = 0.05
+SUSPICION = 0.30
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Requests whose answers were equal in every comparison; Wilson limits of the share."""
+    """Requests whose answers were equal; Wilson limits of the share."""
 
     matched: int
     total: int
@@ -42,12 +44,25 @@ class OutputCheck:
 def check_outputs(
     digests: Mapping[int, Digests], baseline_runs: Sequence[int], candidate_runs: Sequence[int]
 ) -> OutputCheck:
-    """Compare the k-th run of each arm, beside consecutive runs of the baseline."""
+    """Compare the baseline's first run with the candidate's first, beside its own second.
+
+    One pair of runs each, so that a candidate that changes nothing differs as often as the
+    baseline differs from itself. An answer that is missing counts as one that differs.
+    """
     before = [digests[run] for run in baseline_runs if run in digests]
     after = [digests[run] for run in candidate_runs if run in digests]
-    candidate, divergence = _matches(list(zip(before, after, strict=False)))
-    control, _ = _matches(list(pairwise(before)))
-    return OutputCheck(_status(candidate, control), candidate, control, divergence)
+    if not before or not before[0] or not after:
+        return OutputCheck("not_tested", _match({}), _match({}))
+    candidate = _equal(before[0], after[0])
+    control = _equal(before[0], before[1]) if len(before) > 1 else {}
+    divergence = [
+        position
+        for request_id in before[0].keys() & after[0].keys()
+        if (position := first_difference(before[0][request_id], after[0][request_id])) is not None
+    ]
+    return OutputCheck(
+        _status(candidate, control), _match(candidate), _match(control), sorted(divergence)
+    )
 
 
 def first_difference(one: Sequence[str], other: Sequence[str]) -> int | None:
@@ -58,32 +73,35 @@ def first_difference(one: Sequence[str], other: Sequence[str]) -> int | None:
     return None if len(one) == len(other) else min(len(one), len(other))
 
 
-def _matches(pairs: Sequence[tuple[Digests, Digests]]) -> tuple[Match, list[int]]:
-    """A request counts once, however many pairs of runs it was compared in."""
-    equal: dict[str, bool] = {}
-    divergence: list[int] = []
-    for one, other in pairs:
-        for request_id in one.keys() & other.keys():
-            position = first_difference(one[request_id], other[request_id])
-            equal[request_id] = equal.get(request_id, True) and position is None
-            if position is not None:
-                divergence.append(position)
+def _equal(one: Digests, other: Digests) -> dict[str, bool]:
+    return {
+        request_id: request_id in other and first_difference(answer, other[request_id]) is None
+        for request_id, answer in one.items()
+    }
+
+
+def _match(equal: Mapping[str, bool]) -> Match:
     matched = sum(equal.values())
     share = wilson(matched, len(equal))
-    return Match(matched, len(equal), share.low, share.high), sorted(divergence)
+    return Match(matched, len(equal), share.low, share.high)
 
 
 def _status(
-    candidate: Match, control: Match
-) -> Literal["unchanged", "changed", "inconclusive", "not_tested"]:
-    if candidate.total == 0:
-        return "not_tested"
-    if candidate.matched == candidate.total:
+    candidate: Mapping[str, bool], control: Mapping[str, bool]
+) -> Literal["unchanged", "changed", "inconclusive"]:
+    """The exact sign test on requests that differ in one of the two comparisons only.
+
+    Q. McNemar, "Note on the sampling error of the difference between correlated proportions or
+    percentages", Psychometrika 12 (1947) 153-157.
+    """
+    if all(candidate.values()):
         return "unchanged"
-    if control.total == 0:
+    if not control:
         return "inconclusive"
-    p = fisher_fewer(candidate.matched, candidate.total, control.matched, control.total)
+    lost = sum(control[name] and not candidate[name] for name in candidate)
+    won = sum(candidate[name] and not control[name] for name in candidate)
+    p = float(special.bdtrc(lost - 1, lost + won, 0.5)) if lost else 1.0
     if p < SIGNIFICANCE:
         return "changed"
-    fewer = candidate.matched / candidate.total < control.matched / control.total
-    return "inconclusive" if fewer else "unchanged"
+    # A baseline that always repeats itself has no noise to explain even one other answer.
+    return "inconclusive" if p < SUSPICION or all(control.values()) else "unchanged"

@@ -42,7 +42,7 @@ REASONS: dict[str, ReasonKind] = {
     "no_interval": ReasonKind(
         "At {concurrency} in flight there are too few believable measurements for an interval.",
         "An interval needs two server starts of each arm and two requests that both arms "
-        "completed.",
+        "completed; a load that one arm did not measure has neither.",
     ),
     "tpot_not_shown": ReasonKind(
         "At {concurrency} in flight answers have different lengths ({before:.0f} and {after:.0f} "
@@ -76,6 +76,11 @@ REASONS: dict[str, ReasonKind] = {
         "explain; check more answers.",
         "The candidate's answers are less alike than the baseline's to itself, but the "
         "difference could be chance.",
+    ),
+    "output_not_tested": ReasonKind(
+        "Nobody looked whether the answers change.",
+        "Speculation promises the same text; set requests for the output check to see that it "
+        "holds here.",
     ),
     "prompt_tokens_differ": ReasonKind(
         "The same request had different numbers of prompt tokens in the two arms.",

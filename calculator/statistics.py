@@ -220,25 +220,6 @@ def first_against_later(values: Floats) -> Evidence | None:
     )
 
 
-def sum_independent(first: Evidence, second: Evidence, sign: int = 1) -> Evidence | None:
-    """Evidence of first + sign * second, neither paired nor sharing anything.
-
-    None when either has no variance. The degrees of freedom are the smaller ones of each part.
-    """
-    parts = (first.request_variance, second.request_variance)
-    blocks = (first.block_variance, second.block_variance)
-    if None in parts or None in blocks:
-        return None
-    return Evidence(
-        mean=first.mean + sign * second.mean,
-        request_variance=sum(part for part in parts if part is not None),
-        block_variance=sum(part for part in blocks if part is not None),
-        requests=min(first.requests, second.requests),
-        blocks=min(first.blocks, second.blocks),
-        block_df=min(first.block_df, second.block_df),
-    )
-
-
 def wilson(matched: int, total: int, confidence: float = 0.95) -> Interval:
     """Score interval of a share. E. B. Wilson, "Probable inference, the law of succession, and
     statistical inference", JASA 22 (1927) 209-212. Unknown when nothing was counted."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from calculator.measurement import NS_PER_MS, Measurement, TrialRecord
+from calculator.measurement import NS_PER_S, Measurement, TrialRecord
 from calculator.summary import summarise
 
 MOST_OVERHEAD = 0.05
 MOST_FAILED = 0.10
+LEAST_IN_FLIGHT = 0.60
 LITTLE_TOLERANCE = 0.05
 
 REASONS: dict[str, str] = {
@@ -21,7 +22,8 @@ REASONS: dict[str, str] = {
         "Something else kept the measuring machine busy."
     ),
     "load_not_reached": (
-        "Fewer requests were in flight than the load level asks for, so this is another load."
+        "On average less than 60 % of the requests that the load level asks for were in flight, "
+        "so this is another load. Use more requests for this level."
     ),
     "littles_law": (
         "Time stamps contradict each other: more request time passed than the requests in "
@@ -58,6 +60,9 @@ def _reasons(trial: TrialRecord) -> Iterator[str]:
         yield "tokens_unknown"
     if not _little_holds(trial):
         yield "littles_law"
+    in_flight = mean_in_flight(trial)
+    if in_flight is not None and in_flight < LEAST_IN_FLIGHT * min(trial.concurrency, sent):
+        yield "load_not_reached"
     yield from _client_reasons(trial, completed)
     finished = None if trial.counters is None else trial.counters.requests_finished
     if finished is not None and finished > sent:
@@ -73,16 +78,19 @@ def _client_reasons(trial: TrialRecord, completed: list[Measurement]) -> Iterato
     ttft_ms = summarise(m.ttft_ms for m in completed).p50
     if client.lateness_p99_ms > max(5.0, 0.1 * (ttft_ms or 0.0)):
         yield "sends_late"
-    if client.peak_in_flight < min(trial.concurrency, len(trial.measurements)):
-        yield "load_not_reached"
 
 
-def _little_holds(trial: TrialRecord) -> bool:
-    """A closed loop of N can't hold more than N seconds of requests in a second.
+def mean_in_flight(trial: TrialRecord) -> float | None:
+    """Requests in flight, as a mean over the trial: L = lambda W.
 
     J. D. C. Little, "A proof for the queuing formula L = lambda W", Operations Research 9 (1961).
     """
     if trial.duration_s <= 0:
-        return False
-    held_s = sum(m.done_ns - m.sent_ns for m in trial.measurements) / NS_PER_MS / 1000
-    return held_s <= trial.concurrency * trial.duration_s * (1 + LITTLE_TOLERANCE)
+        return None
+    return sum(m.done_ns - m.sent_ns for m in trial.measurements) / NS_PER_S / trial.duration_s
+
+
+def _little_holds(trial: TrialRecord) -> bool:
+    """A closed loop of N can't hold more than N requests."""
+    in_flight = mean_in_flight(trial)
+    return in_flight is not None and in_flight <= trial.concurrency * (1 + LITTLE_TOLERANCE)

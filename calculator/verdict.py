@@ -5,7 +5,8 @@ gain ends the sequence. That keeps the chance of any false claim at 5 % without 
 the number of loads: P. H. Westfall, A. Krishen, "Optimally weighted, fixed sequence and gatekeeper
 multiple testing procedures", J. Statistical Planning and Inference 99 (2001) 25-40. A claim about
 *all* loads needs none either: R. L. Berger, "Multiparameter hypothesis testing and acceptance
-sampling", Technometrics 24 (1982) 295-300 (intersection-union).
+sampling", Technometrics 24 (1982) 295-300 (intersection-union). That a kind of request loses is
+looked for in many places at once, so its intervals are widened (Bonferroni).
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from decimal import Decimal
 from typing import Any, Literal
 
 from calculator.comparison import Comparison, LevelComparison
-from calculator.effects import Effect
+from calculator.comparison import to_document as comparison_document
+from calculator.effects import Effect, Status
+from calculator.fleets import Gain, Inputs, money_gain
 from calculator.reasons import Reason, reason
 from calculator.statistics import fisher_fewer, needed
 
 Code = Literal["switch_on", "switch_on_below", "leave_off", "not_proven"]
-Gain = Literal["proven", "not_shown", "loss", "unknown"]
 Finding = Literal["gain", "ruled_out", "open"]
 
 TTFT_WORSE_RATIO = 1.10
@@ -49,22 +52,35 @@ class _Judged:
     level: LevelComparison
     finding: Finding
     reasons: list[Reason]
+    guards: frozenset[str] = frozenset()
+    """Codes of what took a shown gain back."""
 
 
 def decide(
-    comparison: Comparison, *, min_gain_percent: float, own_concurrency: int | None
+    comparison: Comparison,
+    *,
+    min_gain_percent: float,
+    own_concurrency: int | None,
+    usd_per_hour: Decimal = Decimal(0),
+    requests_per_month: float | None = None,
+    peak_to_mean: float = 1.0,
 ) -> Verdict:
     """The verdict on one candidate.
 
     ``min_gain_percent``: the smallest reduction of E2E latency that matters. ``own_concurrency``:
     requests in flight at the reader's own busy hour; None when unknown, then every measured load
-    counts.
+    counts. Without a volume and a price there is no answer about money.
     """
     judged = [_judge(level, min_gain_percent) for level in comparison.levels]
     vetoes = list(_vetoes(comparison))
     code, below = _rule(judged, vetoes, own_concurrency)
-    headline = _headline(comparison.levels, own_concurrency)
-    reasons = [*vetoes, *(r for j in judged for r in j.reasons), *_notes(judged, own_concurrency)]
+    headline = _headline(judged, own_concurrency)
+    inputs = Inputs(requests_per_month, peak_to_mean, own_concurrency)
+    reasons = [
+        *vetoes,
+        *(r for j in judged for r in j.reasons),
+        *_notes(comparison, judged, own_concurrency),
+    ]
     effects = {} if headline is None else headline.effects
     return Verdict(
         code=code,
@@ -76,7 +92,11 @@ def decide(
             for metric in ("ttft_ms", "e2e_ms", "cost_usd_per_request")
             if metric in effects
         },
-        gains=_gains(comparison, headline),
+        gains={
+            "latency": "unknown" if headline is None else _gain(headline.effects["e2e_ms"].status),
+            "capacity": _gain(comparison.capacity_change),
+            "money": money_gain(comparison_document(comparison), inputs, usd_per_hour),
+        },
         reasons=reasons,
         would_settle=_would_settle(judged, min_gain_percent) if code == "not_proven" else None,
     )
@@ -106,7 +126,8 @@ def _judge(level: LevelComparison, wanted: float) -> _Judged:
             level, "open", [reason("gain_not_shown", **here, wanted=wanted, **less), *guards]
         )
     shown = reason("gain_shown", **here, percent=100 * (1 - ratio.estimate), **less)
-    return _Judged(level, "open" if guards else "gain", [shown, *guards])
+    found: Finding = "open" if guards else "gain"
+    return _Judged(level, found, [shown, *guards], frozenset(guard.code for guard in guards))
 
 
 def _guards(level: LevelComparison, limit: float, wanted: float) -> Iterator[Reason]:
@@ -198,7 +219,9 @@ def _leading_gains(judged: list[_Judged]) -> int:
     return len(judged)
 
 
-def _notes(judged: list[_Judged], own: int | None) -> Iterator[Reason]:
+def _notes(comparison: Comparison, judged: list[_Judged], own: int | None) -> Iterator[Reason]:
+    if judged and comparison.output_check.status == "not_tested":
+        yield reason("output_not_tested")
     if judged and own is not None and own > judged[-1].level.concurrency:
         yield reason("own_load_above", own=own, measured=judged[-1].level.concurrency)
     if any(j.level.acceptance.status == "inactive" for j in judged):
@@ -216,42 +239,39 @@ def _notes(judged: list[_Judged], own: int | None) -> Iterator[Reason]:
                 first_concurrency=judged[0].level.concurrency,
                 last_concurrency=judged[-1].level.concurrency,
             )
+    yield from _losing_categories(judged)
+
+
+def _losing_categories(judged: list[_Judged]) -> Iterator[Reason]:
+    places = sum(len(one.level.categories) for one in judged)
     for one in judged:
         for name, category in one.level.categories.items():
-            effect = category.effects["e2e_ms"]
-            if effect.status == "worse" and effect.ratio.estimate is not None:
+            if category.e2e_evidence is None:
+                continue
+            ratio = category.e2e_evidence.ratio(1 - 0.05 / places)
+            if ratio.low is not None and ratio.low > 1 and ratio.estimate is not None:
                 yield reason(
                     "category_loses", category=name, concurrency=one.level.concurrency,
-                    percent=100 * (effect.ratio.estimate - 1),
+                    percent=100 * (ratio.estimate - 1),
                 )  # fmt: skip
 
 
-def _headline(levels: list[LevelComparison], own: int | None) -> LevelComparison | None:
-    """The load whose numbers come first: the own one, or the nearest measured above it."""
-    if not levels:
+def _headline(judged: list[_Judged], own: int | None) -> LevelComparison | None:
+    """The load whose numbers come first: the own one, or the nearest measured above it.
+
+    Where the own load is unknown, the highest that shows the gain, which flatters least.
+    """
+    if not judged:
         return None
     if own is None:
-        return levels[0]
-    return next((level for level in levels if level.concurrency >= own), levels[-1])
+        return judged[max(0, _leading_gains(judged) - 1)].level
+    at_or_above = (one.level for one in judged if one.level.concurrency >= own)
+    return next(at_or_above, judged[-1].level)
 
 
-def _gains(comparison: Comparison, headline: LevelComparison | None) -> dict[str, Gain]:
-    """Three gains, never mixed: latency and money at the headline load, capacity at its best."""
-    if headline is None:
-        return {"latency": "unknown", "capacity": "unknown", "money": "unknown"}
-    top = comparison.capacity["candidate"].concurrency
-    at_top = next((one for one in comparison.levels if one.concurrency == top), None)
-    capacity = None if at_top is None else at_top.effects["requests_per_s"]
-    return {
-        "latency": _gain(headline.effects["e2e_ms"]),
-        "capacity": "unknown" if capacity is None else _gain(capacity),
-        "money": _gain(headline.effects["cost_usd_per_request"]),
-    }
-
-
-def _gain(effect: Effect) -> Gain:
-    words: dict[str, Gain] = {"better": "proven", "worse": "loss", "not_shown": "not_shown"}
-    return words.get(effect.status, "unknown")
+def _gain(status: Status) -> Gain:
+    words: dict[Status, Gain] = {"better": "proven", "worse": "loss", "not_shown": "not_shown"}
+    return words.get(status, "unknown")
 
 
 def _sentence(
@@ -261,7 +281,7 @@ def _sentence(
     loads = ", ".join(str(j.level.concurrency) for j in judged)
     if code == "switch_on":
         count = _leading_gains(judged)
-        return f"Switch {arm} on: {_faster(judged[0])}, and the gain holds at " + (
+        return f"Switch {arm} on: {_faster(judged[:count])}, and the gain holds at " + (
             f"every load measured ({loads} in flight)."
             if count == len(judged)
             else f"your own load; the highest that shows it is "
@@ -274,7 +294,8 @@ def _sentence(
             if below is not None
             else "your own load is higher than any that was measured"
         )
-        return f"Switch {arm} on up to {last} in flight: {_faster(judged[0])}, but {end}."
+        shown = _faster(judged[: _leading_gains(judged)])
+        return f"Switch {arm} on up to {last} in flight: {shown}, but {end}."
     if code == "leave_off":
         if comparison.output_check.status == "changed":
             return f"Leave {arm} off: it changes the answers."
@@ -285,31 +306,41 @@ def _sentence(
     return f"Not proven: the measurements do not settle whether {arm} gains {wanted:g} % or more."
 
 
-def _faster(one: _Judged) -> str:
-    ratio = one.level.effects["e2e_ms"].ratio
-    assert ratio.estimate is not None
-    return (
-        f"answers come {1 / ratio.estimate:.1f} times as fast at {one.level.concurrency} in flight"
-    )
+def _faster(gaining: list[_Judged]) -> str:
+    """The gain at the lowest and at the highest load that show it."""
+    ends = gaining[:1] + gaining[1:][-1:]
+    ratios = [(one.level.effects["e2e_ms"].ratio.estimate, one.level.concurrency) for one in ends]
+    shown = [
+        f"{1 / ratio:.1f} times as fast at {concurrency} in flight"
+        for ratio, concurrency in ratios
+        if ratio
+    ]
+    return f"answers come {' and '.join(shown)}"
 
 
 def _would_settle(judged: list[_Judged], wanted: float) -> str | None:
     """How much more measuring would settle the first open load, if it varies as it did."""
-    open_level = next((j.level for j in judged if j.finding == "open"), None)
-    if open_level is None:
+    still_open = next((one for one in judged if one.finding == "open"), None)
+    if still_open is None:
         return None
-    evidence = open_level.evidence.get("e2e_ms")
+    level = still_open.level
+    if still_open.guards - {"tpot_not_shown"}:
+        return (
+            f"At {level.concurrency} in flight the gain is shown; what takes it back stands in the "
+            "reasons, and more of the same measurements would not change it."
+        )
+    evidence = level.evidence.get("tpot_ms" if still_open.guards else "e2e_ms")
     if evidence is None or evidence.variance is None:
         return "Measure at least two server starts of each arm, with requests that complete."
     distance = abs(evidence.mean - math.log(1 - wanted / 100))
     more = needed(evidence, distance)
-    if more is None:
+    if more is None or (more.blocks, more.requests) == (evidence.blocks, evidence.requests):
         return (
-            f"At {open_level.concurrency} in flight the effect lies so near to {wanted:g} % that "
+            f"At {level.concurrency} in flight the effect lies so near to {wanted:g} % that "
             "no affordable number of measurements would settle it: treat it as no gain."
         )
     return (
-        f"At {open_level.concurrency} in flight about {more.blocks} server starts of each arm "
+        f"At {level.concurrency} in flight about {more.blocks} server starts of each arm "
         f"with {more.requests} requests would settle it, if they vary as these did "
         f"({evidence.blocks} starts, {evidence.requests} requests)."
     )

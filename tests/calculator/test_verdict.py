@@ -12,7 +12,9 @@ from calculator.comparison import compare
 from calculator.measurement import Outcome, TrialRecord
 from calculator.reasons import REASONS
 from calculator.verdict import Verdict, decide, to_document
-from tests.calculator.trials import change, pair_of_arms
+from tests.calculator.trials import change, pair_of_arms, without_gaps
+
+PRICE = Decimal("0.1")
 
 
 def _decide(
@@ -24,6 +26,7 @@ def _decide(
     trials: list[TrialRecord] | None = None,
     requests: int = 16,
     min_gain: float = 5.0,
+    per_month: float | None = None,
 ) -> Verdict:
     measured = trials or [
         one
@@ -31,10 +34,13 @@ def _decide(
         for one in pair_of_arms(speed, concurrency=concurrency, runs=runs, requests=requests)
     ]
     found = compare(
-        measured, baseline="baseline", candidate="ngram", usd_per_hour=Decimal("0.1"),
+        measured, baseline="baseline", candidate="ngram", usd_per_hour=PRICE,
         output_digests=digests,
     )  # fmt: skip
-    return decide(found, min_gain_percent=min_gain, own_concurrency=own)
+    return decide(
+        found, min_gain_percent=min_gain, own_concurrency=own, usd_per_hour=PRICE,
+        requests_per_month=per_month,
+    )  # fmt: skip
 
 
 def _codes(verdict: Verdict) -> list[str]:
@@ -54,6 +60,9 @@ def test_a_gain_that_ends_switches_on_below() -> None:
     verdict = _decide({1: 2.0, 4: 1.6, 8: 1.0})
     assert (verdict.code, verdict.below_concurrency) == ("switch_on_below", 8)
     assert "up to 4 in flight" in verdict.sentence
+    # The lowest load flatters most: the numbers that come first are those of the highest.
+    assert verdict.headline_concurrency == 4
+    assert "1.9 times as fast at 1 in flight and 1.6 times as fast at 4" in verdict.sentence
 
 
 def test_equal_and_slower_arms_are_left_off() -> None:
@@ -121,7 +130,7 @@ def test_stopping_earlier_is_not_faster() -> None:
                 assert m.last_token_ns is not None
                 half = m.first_token_ns + (m.last_token_ns - m.first_token_ns) // 2
                 one = change(one, index, output_tokens=30, last_token_ns=half, done_ns=half)
-        trials.append(one)
+        trials.append(without_gaps(one))
     verdict = _decide({}, trials=trials)
     assert verdict.code == "not_proven"
     assert "tpot_not_shown" in _codes(verdict)
@@ -137,6 +146,68 @@ def test_more_failures_take_the_gain_back() -> None:
     verdict = _decide({}, trials=trials)
     assert verdict.code == "not_proven"
     assert "more_failures" in _codes(verdict)
+
+
+def test_a_start_that_fails_is_counted_though_its_times_are_not_believed() -> None:
+    trials = pair_of_arms(2.0, runs=3, requests=16)
+    for index in range(8):
+        trials[1] = change(trials[1], index, outcome=Outcome.ERROR)
+    verdict = _decide({}, trials=trials)
+    assert verdict.code == "not_proven"
+    assert "more_failures" in _codes(verdict)
+    assert verdict.would_settle is not None
+    assert "more of the same measurements would not change it" in verdict.would_settle
+
+
+def test_a_load_that_one_arm_did_not_measure_is_not_passed_over() -> None:
+    trials = [
+        one
+        for concurrency in (1, 8)
+        for one in pair_of_arms(2.0, concurrency=concurrency, runs=3, requests=24)
+        if (concurrency, one.arm) != (8, "ngram")
+    ]
+    verdict = _decide({}, trials=trials)
+    assert (verdict.code, verdict.below_concurrency) == ("switch_on_below", 8)
+    assert "no_interval" in _codes(verdict)
+
+
+def test_money_is_saved_when_fewer_engines_do() -> None:
+    # One engine completes about 0.17 requests a second without and 0.33 with speculation.
+    assert _decide({1: 2.0}).gains["money"] == "unknown"
+    assert _decide({1: 2.0}, per_month=10_000).gains["money"] == "not_shown"
+    assert _decide({1: 2.0}, per_month=10_000_000).gains["money"] == "proven"
+    assert _decide({1: 0.5}, per_month=10_000_000).gains["money"] == "loss"
+
+
+def test_capacity_is_compared_where_each_arm_has_its_own() -> None:
+    trials = [
+        one
+        for concurrency, speed in ((1, 1.6), (4, 1.3))
+        for one in pair_of_arms(speed, concurrency=concurrency, runs=3, requests=24)
+    ]
+    # With speculation the first word takes too long at the higher load.
+    late = []
+    for one in trials:
+        if one.arm == "ngram" and one.concurrency == 4:
+            for index, m in enumerate(one.measurements):
+                assert m.first_token_ns is not None
+                one = change(one, index, first_token_ns=m.first_token_ns + 3_000_000_000)
+        late.append(one)
+    found = compare(
+        late, baseline="baseline", candidate="ngram", usd_per_hour=PRICE, slo_ttft_p95_ms=500.0
+    )
+    assert found.capacity["baseline"].concurrency == 4
+    assert found.capacity["candidate"].concurrency == 1
+    verdict = decide(found, min_gain_percent=5, own_concurrency=None)
+    assert verdict.gains["capacity"] == "loss"
+
+
+def test_answers_that_nobody_compared_are_mentioned() -> None:
+    assert "output_not_tested" in _codes(_decide({1: 2.0}))
+    same = {f"q{i}": ["1", "2"] for i in range(6)}
+    assert "output_not_tested" not in _codes(
+        _decide({1: 2.0}, digests=dict.fromkeys(range(6), same))
+    )
 
 
 def test_different_prompts_settle_nothing() -> None:
@@ -161,13 +232,14 @@ def test_a_kind_that_loses_is_named() -> None:
     fast = pair_of_arms(2.0, runs=3, requests=16)
     slow = pair_of_arms(0.5, runs=3, requests=16)
     mixed = [
-        replace(
-            one,
-            measurements=tuple(
-                m if m.category == "even" else s
-                for m, s in zip(one.measurements, other.measurements, strict=True)
-            ),
-            duration_s=one.duration_s + other.duration_s,
+        without_gaps(
+            replace(
+                one,
+                measurements=tuple(
+                    m if m.category == "even" else s
+                    for m, s in zip(one.measurements, other.measurements, strict=True)
+                ),
+            )
         )
         for one, other in zip(fast, slow, strict=True)
     ]

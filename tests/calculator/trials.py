@@ -81,6 +81,12 @@ def pair_of_arms(
     return trials
 
 
+def without_gaps(record: TrialRecord) -> TrialRecord:
+    """``record`` with the duration that its requests take with all slots always busy."""
+    held_ns = sum(m.done_ns - m.sent_ns for m in record.measurements)
+    return replace(record, duration_s=held_ns / 1e9 / record.concurrency)
+
+
 def change(record: TrialRecord, index: int, **values: object) -> TrialRecord:
     """``record`` with one measurement changed."""
     measurements = list(record.measurements)

@@ -83,6 +83,7 @@ def level(concurrency: int, weaken: float) -> dict[str, Any]:
         },
         "failures": {"baseline": {}, "candidate": {"timeout": 1} if concurrency == 8 else {}},
         "sent": {"baseline": 36, "candidate": 36},
+        "in_flight": {"baseline": 0.9 * concurrency, "candidate": 0.9 * concurrency},
         "lengths": {"baseline_mean": 61.2, "candidate_mean": 61.2, "equal_share": 0.97},
         "distribution": {
             "ttft_ms": {"baseline": distribution(412), "candidate": distribution(400)},
@@ -120,6 +121,7 @@ def comparison(arm: str = "ngram") -> dict[str, Any]:
             "baseline": {"concurrency": 8, "requests_per_s": 0.61},
             "candidate": {"concurrency": 8, "requests_per_s": 0.68},
         },
+        "capacity_change": "better",
         "problems": [],
     }
 

@@ -110,6 +110,9 @@ def _compare(
         found,
         min_gain_percent=plan.decision.min_gain_percent,
         own_concurrency=plan.decision.own_concurrency,
+        usd_per_hour=plan.price.usd_per_hour,
+        requests_per_month=plan.decision.requests_per_month,
+        peak_to_mean=plan.decision.peak_to_mean,
     )
     return comparison.to_document(found), verdict.to_document(decided)
 
