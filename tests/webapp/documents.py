@@ -130,7 +130,7 @@ def verdict(code: str = "switch_on_below") -> dict[str, Any]:
     return {
         "code": code,
         "sentence": "Switch ngram on while fewer than 8 requests are in flight: "
-        "answers are 1.8 times faster at 1 in flight, and no gain is shown from 8 on.",
+        "answers come 1.8 times as fast at 1 in flight, and no gain is shown from 8 on.",
         "below_concurrency": 8 if code == "switch_on_below" else None,
         "headline_concurrency": 1,
         "headline": {key: effect(key) for key in ("ttft_ms", "e2e_ms", "cost_usd_per_request")},

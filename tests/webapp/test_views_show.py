@@ -104,10 +104,10 @@ def test_an_interval_without_ends_shows_its_value_alone() -> None:
 @pytest.mark.parametrize(
     ("ratio", "unit", "better", "text"),
     [
-        (0.526, "ms", "lower", f"1.9{TIMES} faster"),
+        (0.526, "ms", "lower", f"1.9{TIMES} as fast"),
         (0.9, "ms", "lower", "11 % faster"),
         (1.031, "ms", "lower", "3.1 % slower"),
-        (2.0, "ms", "lower", f"2.0{TIMES} slower"),
+        (2.0, "ms", "lower", f"2.0{TIMES} as long"),
         (0.69, "usd", "lower", "31 % cheaper"),
         (1.2, "usd", "lower", "20 % dearer"),
         (1.9, "tokens/s", "higher", f"1.9{TIMES} as much"),
@@ -122,7 +122,7 @@ def test_a_ratio_in_words(ratio: object, unit: str, better: str, text: str) -> N
 
 
 def test_a_change_that_is_not_shown_is_no_gain() -> None:
-    assert show.change(effect("e2e_ms")) == f"1.8{TIMES} faster"
+    assert show.change(effect("e2e_ms")) == f"1.8{TIMES} as fast"
     assert show.change(effect("ttft_ms")) == "no change shown"
     assert show.change({"status": "unknown"}) == "unknown"
     assert show.change(None) == "unknown"

@@ -6,7 +6,7 @@ from webapp.core.charts import TIMES, Document, Figure, error_bars, even, gain
 
 
 def gain_by_category(level: Document) -> Figure | None:
-    """Times faster (total time) by category, the greatest gain on top; None without categories."""
+    """Times as fast (total time) by category, the greatest gain on top; None without categories."""
     known = [
         (name, point)
         for name, part in level["categories"].items()
@@ -31,7 +31,7 @@ def gain_by_category(level: Document) -> Figure | None:
         ],
         "layout": {
             "showlegend": False,
-            "xaxis": {"title": {"text": "Times faster, total time"}, "ticksuffix": TIMES},
+            "xaxis": {"title": {"text": "Times as fast, total time"}, "ticksuffix": TIMES},
             "yaxis": {"type": "category"},
             "shapes": [even(vertical=True)],
         },

@@ -242,6 +242,8 @@ def _share(ratio: float) -> str:
     value = abs(1 - ratio) * 100
     return f"{_fixed(value, 1 if value < 10 else 0)} %"
 
+_AS = {"faster": "as fast", "slower": "as long", "more": "as much"}
+
 
 def _words(unit: str, better: str) -> tuple[str, str]:
     if unit == "usd":
@@ -250,7 +252,7 @@ def _words(unit: str, better: str) -> tuple[str, str]:
 
 
 def ratio_words(ratio: object, unit: object = "ms", better: object = "lower") -> str:
-    """A ratio candidate / baseline in words: 1.9 times faster, 4.2 % slower, 31 % cheaper."""
+    """A ratio candidate / baseline in words: 1.9 times as fast, 4.2 % slower, 31 % cheaper."""
     if not _known(ratio) or ratio <= 0:
         return UNKNOWN
     value = float(ratio)
@@ -259,10 +261,10 @@ def ratio_words(ratio: object, unit: object = "ms", better: object = "lower") ->
     word = up if improved else down
     if abs(value - 1) < 0.0005:
         return "the same"
-    if word in ("faster", "slower", "more"):
+    if word in _AS:
         times = max(value, 1 / value)
         if times >= 1.2:
-            return f"{_times(times)} {'as much' if word == 'more' else word}"
+            return f"{_times(times)} {_AS[word]}"
         return f"{_share(times)} {word}"
     return f"{_share(value)} {word}"
 
