@@ -62,6 +62,7 @@ class JournalledTrial:
             measurements=self.measurements,
             counters=self.counters,
             client=self.client,
+            invalid_reasons=tuple(self.invalid_reasons),
         )
 
 

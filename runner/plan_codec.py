@@ -155,7 +155,10 @@ def _decode_scalar(kind: Any, value: Any, where: str) -> Any:
     if kind is int and isinstance(value, int) and is_number:
         return value
     if kind is float and is_number:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise PlanError(f"{where}: the number is too large") from None
     if kind is Decimal and (is_number or isinstance(value, str)):
         try:
             return Decimal(str(value))

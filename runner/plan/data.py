@@ -129,3 +129,5 @@ class RequestInfo:
 
     id: str
     category: str | None = None
+    prompt_key: str | None = None
+    """Equal for equal prompts; None: this prompt is the only one of its kind."""

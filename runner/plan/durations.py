@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from runner.plan.checks import least_requests
 from runner.plan.data import Design, ExperimentPlan, LoadLevel, PlanError
 
+LEAST_PER_LEVEL = 4
 BATCH_EXPONENT = 0.66
 """vLLM on 2 CPU cores wrote 10.0 / 27.6 / 39.1 output tokens/s at 1 / 4 / 8 in flight."""
 
@@ -26,37 +27,6 @@ class Timing:
     """Mean answer where no limit is set."""
     speedup: float = 1.0
     """Expected for the candidates; 1 is the cautious choice."""
-
-
-def measured_timing(
-    starts_s: Sequence[float],
-    tokens_per_s: Mapping[int, float],
-    *,
-    tokens_per_answer: float = 128.0,
-    speedup: float = 1.0,
-) -> Timing:
-    """A Timing from earlier runs: their starts, and output tokens/s by requests in flight.
-
-    The exponent is the least-squares slope of log rate over log concurrency. Raises ValueError
-    without at least one start and one rate.
-    """
-    rates = {level: rate for level, rate in tokens_per_s.items() if level >= 1 and rate > 0}
-    if not starts_s or not rates:
-        raise ValueError("A timing needs at least one engine start and one rate.")
-    x = [math.log(level) for level in rates]
-    y = [math.log(rate) for rate in rates.values()]
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    spread = sum((a - mean_x) ** 2 for a in x)
-    slope = BATCH_EXPONENT
-    if spread:
-        slope = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread
-    return Timing(
-        engine_start_s=sum(starts_s) / len(starts_s),
-        tokens_per_s_alone=math.exp(mean_y - slope * mean_x),
-        batch_exponent=slope,
-        tokens_per_answer=tokens_per_answer,
-        speedup=speedup,
-    )
 
 
 VLLM_CPU_TIMING = Timing(engine_start_s=75.0, tokens_per_s_alone=10.0)
@@ -100,8 +70,8 @@ def suggest(
 ) -> tuple[tuple[LoadLevel, ...], Design]:
     """Load levels and a design that fit a sample of ``requests`` replayable requests.
 
-    Every level gets the same number, at least twice its concurrency; levels that would get less
-    are left out. Raises PlanError when not even one level fits.
+    Every level gets what its load needs and an equal part of the rest; the highest levels are left
+    out where that is not there. Raises PlanError when not even one level fits.
     """
     design = Design()
     if requests < 4 * (design.warmup_requests + design.output_check_requests):
@@ -109,28 +79,14 @@ def suggest(
     left = requests - design.warmup_requests - design.output_check_requests
     wanted = sorted(concurrencies)
     while wanted:
-        each = min(most_per_level, left // len(wanted))
-        if each >= max(4, 2 * wanted[-1]):
-            return tuple(LoadLevel(level, each) for level in wanted), design
+        least = [max(LEAST_PER_LEVEL, least_requests(level)) for level in wanted]
+        more = (left - sum(least)) // len(wanted)
+        if more >= 0:
+            counts = [max(n, min(most_per_level, n + more)) for n in least]
+            levels = zip(wanted, counts, strict=True)
+            return tuple(LoadLevel(level, requests) for level, requests in levels), design
         wanted.pop()
     raise PlanError(
-        f"The sample has {requests} replayable requests; at least 8 are needed to measure anything."
+        f"The sample has {requests} replayable requests, which is too few to measure anything: "
+        "give it at least 8."
     )
-
-
-def fit_to_time(
-    plan: ExperimentPlan, seconds: float, timing: Timing | None = None, *, least_per_level: int = 4
-) -> ExperimentPlan:
-    """``plan`` with fewer requests per level, so that it is expected to take ``seconds`` at most.
-
-    A level never falls below its concurrency or ``least_per_level``, so the result may take longer.
-    """
-    while estimate_seconds(plan, timing) > seconds:
-        levels = tuple(
-            replace(level, requests=max(level.concurrency, least_per_level, level.requests - 1))
-            for level in plan.levels
-        )
-        if levels == plan.levels:
-            break
-        plan = replace(plan, levels=levels)
-    return plan

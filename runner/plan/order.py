@@ -28,12 +28,13 @@ def schedule(plan: ExperimentPlan, requests: Sequence[RequestInfo]) -> tuple[Pla
 
     Arms go A B B A A B ..., so that a slow drift of the machine falls on all of them. Every run
     replays the same requests in the same order, so that each is paired across arms and blocks.
-    Inside a run no request is sent twice: a cache of prompts or answers can't have seen it.
+    Inside a run no prompt is sent twice: a cache of prompts or answers can't have seen it.
     Each slice has the sample's mix of categories. Raises PlanError.
     """
     problems = validate(plan)
     if problems:
         raise PlanError(problems[0])
+    requests = _different(requests)
     _require_enough(plan, len(requests))
     rng = random.Random(f"schedule {plan.design.seed}")  # noqa: S311 - order, not secrecy
     levels, checked, warmup = _slices(plan, _stratified(requests, rng), rng)
@@ -55,6 +56,13 @@ def schedule(plan: ExperimentPlan, requests: Sequence[RequestInfo]) -> tuple[Pla
     return tuple(runs)
 
 
+def _different(requests: Sequence[RequestInfo]) -> list[RequestInfo]:
+    """The first request of each prompt."""
+    return list(
+        {request.prompt_key or request.id: request for request in reversed(requests)}.values()
+    )[::-1]
+
+
 def _require_enough(plan: ExperimentPlan, available: int) -> None:
     needed = needed_requests(plan)
     if available >= needed:
@@ -62,8 +70,8 @@ def _require_enough(plan: ExperimentPlan, available: int) -> None:
     design = plan.design
     levels = " + ".join(str(level.requests) for level in plan.levels)
     raise PlanError(
-        f"The sample has {available} replayable requests and this plan uses {needed} different "
-        f"ones ({levels} for the load levels, {design.warmup_requests} to warm up, "
+        f"The sample has {available} replayable requests with a prompt of their own and this plan "
+        f"uses {needed} ({levels} for the load levels, {design.warmup_requests} to warm up, "
         f"{design.output_check_requests} for the output check): add {needed - available} more "
         "requests, or lower the requests per load level or the number of levels."
     )

@@ -215,12 +215,18 @@ def _natural(value: object) -> int | None:
     return value
 
 
+# The engine itself broke the answer off.
+_GIVEN_UP = ("abort", "error")
+
+
 def _judge(answer: Answer, stream: _Stream) -> tuple[Outcome, str | None]:
     if answer.status is not None and answer.status != 200:
         refused = answer.status in REFUSING_STATUS
         return (Outcome.REFUSED if refused else Outcome.ERROR), f"http_{answer.status}"
     if stream.error_kind and (answer.end is End.CLEAN or stream.error_kind == "error_in_stream"):
         return Outcome.ERROR, stream.error_kind
+    if stream.finish_reason in _GIVEN_UP:
+        return Outcome.ERROR, f"finish_{stream.finish_reason}"
     if stream.done and stream.finish_reason:
         return Outcome.OK, None  # whatever the connection did afterwards
     if answer.end is not End.CLEAN:

@@ -15,7 +15,7 @@ from typing import Any
 from calculator.measurement import ClientHealth, Measurement, Outcome
 from runner.engines.base import Endpoint
 from runner.replay import schedule
-from runner.replay.client import NO_SERVER, Answer, Client
+from runner.replay.client import NO_SERVER, Answer, Client, End
 from runner.replay.count import REFUSING_STATUS, Counted, count
 from runner.replay.health import NS_PER_S, SelfWatch, WatchedSelector
 from runner.traffic.request import Kind, NormalisedRequest
@@ -66,7 +66,7 @@ class ReplayStopped(ReplayInterrupted):
 
 
 class ServerGone(ReplayInterrupted):
-    """The server does not take connections any more; the remaining requests were not sent."""
+    """The server takes no connections any more, or answers nothing; the rest was not sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,7 @@ def replay(
     ``usage_per_event`` asks the server to say its token count with each event (vLLM's
     ``continuous_usage_stats``; a server that does not know it may refuse), for ITL.
     Raises ReplayStopped, or ServerGone when no connection came about for ``give_up_after_s``;
+    or twice the requests in flight in a row got no byte in ``timeout_s``;
     both carry what was measured until then. Raises ValueError for arguments that make no trial.
     """
     options = {"include_usage": True}
@@ -149,8 +150,8 @@ def greedy_token_ids(
     calls = []
     for request in requests:
         body = request.body(endpoint.model, max_output_tokens=max_tokens)
-        # Greedy already, and vLLM answers 400 to min_p while it speculates.
-        for name in ("top_p", "top_k", "min_p", "seed", "stream_options"):
+        # Greedy already, and vLLM answers 400 to these two while it speculates.
+        for name in ("top_p", "top_k", "seed", "stream_options", "min_p", "logit_bias"):
             body.pop(name, None)
         calls.append(_call(request, body, extra))
     trial = _Trial(endpoint, calls, concurrency, timeout_s, None, should_stop)
@@ -214,10 +215,17 @@ class _Trial:
         self._give_up_after_s = give_up_after_s
         self._failed_in_a_row = 0
         self._failing_since_ns = 0
+        self._silent_in_a_row = 0
+        self._most_silent = 2 * concurrency
         self._probing = asyncio.Lock()
 
     @property
     def gone_reason(self) -> str:
+        if self._hangs:
+            return (
+                f"The server takes requests and answers none: {self._silent_in_a_row} in a row "
+                f"got not one byte in {self._timeout_s:g} s each."
+            )
         return (
             f"The server stopped taking connections: {self._failed_in_a_row} requests in a row "
             f"got none, after {self._finished - self._failed_in_a_row} that did."
@@ -228,7 +236,13 @@ class _Trial:
         return self._failed_in_a_row >= GONE_AFTER
 
     @property
+    def _hangs(self) -> bool:
+        return self._silent_in_a_row >= self._most_silent
+
+    @property
     def _gone(self) -> bool:
+        if self._hangs:
+            return True
         failing_ns = perf_counter_ns() - self._failing_since_ns
         return self._failing and failing_ns >= self._give_up_after_s * NS_PER_S
 
@@ -254,7 +268,7 @@ class _Trial:
                 finally:
                     self._watch.end()
             self._report_progress()
-            if self._failing:  # to the very end, however short that was
+            if self._failing or self._hangs:  # to the very end, however short that was
                 raise _Gone
 
     async def _send(self, client: Client, sequence: int, due_ns: int) -> int | None:
@@ -282,6 +296,8 @@ class _Trial:
 
     def _keep(self, answer: Answer) -> None:
         self._finished += 1
+        silent = answer.end is End.TIMEOUT and answer.status is None
+        self._silent_in_a_row = self._silent_in_a_row + 1 if silent else 0
         if answer.end not in NO_SERVER:
             self._failed_in_a_row = 0
         else:

@@ -6,7 +6,6 @@ requests. A rejected row is named by its line and the reason; its text is never 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections import Counter
@@ -32,6 +31,10 @@ NOTES = {
     "several_answers": "n asks for several answers; one answer is measured",
     "ends_with_assistant": "ends with an answer and is sent on as it stands; cut answers off a log",
     "prompt_as_it_stands": "prompts are sent as they stand, without a chat template",
+    "refused_by_speculation": (
+        "min_p and logit_bias are refused by vLLM while it speculates (HTTP 400); without them "
+        "these requests could be measured"
+    ),
     "surrogate": "half characters that no server accepts were replaced",
 }
 _WHOLE_FILE = frozenset({"prompt_as_it_stands"})
@@ -53,6 +56,8 @@ class ReadResult:
     """Name of the format: openai_chat, openai_batch or prompt."""
     rows: int = 0
     requests: list[NormalisedRequest] = field(default_factory=list)
+    different_prompts: int = 0
+    """Of the requests; a run sends no prompt twice."""
     trace_only: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     rejected: list[Rejected] = field(default_factory=list)
@@ -84,7 +89,7 @@ class _Reader:
         self._dropped: Counter[str] = Counter()
         self._ids: set[str] = set()
         self._renamed: list[int] = []
-        self._seen: dict[bytes, list[int]] = {}
+        self._seen: dict[str, list[int]] = {}
 
     def take(self, line: Line) -> None:
         if line.text is not None and not line.text.strip():
@@ -114,6 +119,7 @@ class _Reader:
         result.rejected.sort(key=lambda item: item.line)
         if not result.requests and not result.trace_only:
             self._refuse()
+        result.different_prompts = len(self._seen)
         result.warnings.extend(self._warnings())
         return result
 
@@ -170,7 +176,7 @@ class _Reader:
             self._renamed.append(request.line)
             request = replace(request, id=unique)
         self._ids.add(unique)
-        self._seen.setdefault(_fingerprint(request), []).append(request.line)
+        self._seen.setdefault(request.prompt_key, []).append(request.line)
         self.result.requests.append(request)
 
     def _reject(self, number: int, reason: str) -> None:
@@ -203,7 +209,10 @@ class _Reader:
             share = sum(len(lines) for lines in copies)
             where = _lines(sorted(line for lines in copies for line in lines))
             total = len(self.result.requests)
-            yield f"{share} of {total} requests share their prompt with another: {where}"
+            yield (
+                f"{share} of {total} requests share their prompt with another, of which a run "
+                f"sends one only: {where}"
+            )
         if self._surrogates:
             yield f"{NOTES['surrogate']}: {_lines(self._surrogates)}"
         for note, lines in self._notes.items():
@@ -285,12 +294,6 @@ def _mismatch(chosen: Format, data: dict[str, Any]) -> str:
         return f"looks like {other.label}, but the file is read as {chosen.label}"
     missing = {"prompt": '"prompt"', "openai_chat": '"messages"', "openai_batch": '"custom_id"'}
     return f"no field {missing[chosen.name]}"
-
-
-def _fingerprint(request: NormalisedRequest) -> bytes:
-    content = request.messages if request.kind == "chat" else request.prompt
-    text = json.dumps([request.kind, content], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=12).digest()
 
 
 def _lines(numbers: list[int]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,6 +28,13 @@ class NormalisedRequest:
     max_output_tokens: int | None = None
     category: str | None = None
     expected_output: str | None = None
+
+    @property
+    def prompt_key(self) -> str:
+        """Equal for requests with equal prompts, whatever their sampling."""
+        content = self.messages if self.kind == "chat" else self.prompt
+        text = json.dumps([self.kind, content], sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
     def body(self, model: str, *, max_output_tokens: int | None = None) -> dict[str, Any]:
         """The JSON body for an OpenAI-compatible server, without streaming options.

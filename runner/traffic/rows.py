@@ -36,6 +36,7 @@ OTHER_FIELDS: dict[str, type | tuple[type, ...]] = {
     "chat_template_kwargs": dict,
     "structured_outputs": dict,
 }
+REFUSED_BY_SPECULATION = frozenset({"min_p", "logit_bias"})
 # Read elsewhere, or of no effect on the text: dropped without a word. `user` is personal data.
 QUIET_FIELDS = frozenset(
     {
@@ -96,9 +97,16 @@ def number(row: Row, name: str, value: Any) -> int | float:
         except ValueError:
             raise RowError(f'field "{name}": expected a number') from None
         row.notes.append("number_as_text")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
         raise RowError(f'field "{name}": expected a finite number')
     return value
+
+
+def _is_finite(value: int | float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer of more digits than any float has
+        return False
 
 
 def positive_count(row: Row, name: str, value: Any) -> int | None:
@@ -149,6 +157,8 @@ def sampling(
     for name, value in body.items():
         if value is None or name in QUIET_FIELDS or name in ignore:
             continue
+        if name in REFUSED_BY_SPECULATION and value:
+            row.notes.append("refused_by_speculation")
         if name in NUMBER_FIELDS:
             found[name] = number(row, name, value)
         elif name in OTHER_FIELDS:
@@ -190,7 +200,8 @@ def _check_message(position: int, message: Any) -> int:
     where = f'field "messages": message {position}'
     if not isinstance(message, dict):
         raise RowError(f"{where} is not an object")
-    if message.get("role") not in ROLES:
+    role = message.get("role")
+    if not isinstance(role, str) or role not in ROLES:
         raise RowError(f"{where} has no role of {', '.join(sorted(ROLES))}")
     content = message.get("content")
     if content is None:

@@ -83,6 +83,7 @@ def test_duplicate_ids_and_prompts_are_told_with_their_lines() -> None:
     ids, prompts = result.warnings
     assert "lines 3, 4" in ids
     assert prompts.startswith("2 of 4 requests")
+    assert result.different_prompts == 3
     assert "lines 1, 3" in prompts
 
 
@@ -364,3 +365,23 @@ def test_every_row_ends_in_exactly_one_bucket(
     buckets = len(used) + sum(result.skipped.values()) + result.rejected_count
     assert buckets == result.rows
     assert len({request.id for request in result.requests}) == len(result.requests)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"messages": [{"role": ["user"], "content": "hi"}]}',
+        '{"messages": [{"role": {"a": 1}, "content": "hi"}]}',
+        '{"prompt": "a", "seed": 1' + "0" * 400 + "}",
+        '{"prompt": "a", "n": 1' + "0" * 400 + "}",
+        '{"prompt": "a", "max_tokens": 1' + "0" * 400 + "}",
+    ],
+)
+def test_an_odd_value_costs_its_row_only(tmp_path: Path, row: str) -> None:
+    path = tmp_path / "odd.jsonl"
+    good = '{"prompt": "hello"}'
+    if "messages" in row:
+        good = '{"messages": [{"role": "user", "content": "hello"}]}'
+    path.write_text(f"{good}\n{row}\n")
+    result = read_file(path)
+    assert (len(result.requests), result.rejected_count) == (1, 1)

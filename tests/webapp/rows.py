@@ -30,6 +30,7 @@ def ready_sample(people: People, **columns: Any) -> Sample:
         "status": Sample.Status.READY,
         "rows": 60,
         "replayable": 60,
+        "different_prompts": 60,
         "categories": {"code editing": 30, "quoting": 30},
         "delete_after": date(2030, 1, 31),
         **columns,

@@ -101,7 +101,7 @@ def test_the_form_suggests_levels_that_fit_the_sample(
     as_consultant: Client, people: People
 ) -> None:
     make_target(FASTER)
-    sample = ready_sample(people, replayable=30)
+    sample = ready_sample(people, replayable=32, different_prompts=30)
     page = as_consultant.get(f"{new_address(people)}?sample={sample.public_id}")
     rows = page.context["form"].level_rows
     shown = [(row.concurrency.value(), row.requests.value()) for row in rows]

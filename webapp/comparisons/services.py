@@ -36,8 +36,10 @@ def analyse(experiment_id: int) -> None:
     is being analysed is ended. A database that is away leaves it for the sweep; any other error
     ends it as failed, with its measurements kept.
     """
-    experiment = Experiment.objects.get(pk=experiment_id)
-    if experiment.state != ExperimentState.ANALYSING:
+    experiment = Experiment.objects.filter(
+        pk=experiment_id, state=ExperimentState.ANALYSING
+    ).first()
+    if experiment is None:
         return
     try:
         documents = _compare_all(experiment)
@@ -135,6 +137,7 @@ def _records(experiment: Experiment) -> list[TrialRecord]:
             measurements=measurements[trial.pk],
             counters=_counters(trial.counters),
             client=ClientHealth(**trial.client) if trial.client else None,
+            invalid_reasons=tuple(trial.reasons),
         )
         for trial in trials
     ]

@@ -121,7 +121,8 @@ def _load(lease: Lease) -> Work:
     run = Run.objects.get(pk=lease.run_id)
     plan = from_document(experiment.plan)
     requests = load_requests(experiment.sample)
-    runs = schedule(plan, [RequestInfo(item.id, item.category) for item in requests])
+    infos = [RequestInfo(item.id, item.category, item.prompt_key) for item in requests]
+    runs = schedule(plan, infos)
     planned = runs[run.index]
     to_do = set(Trial.objects.filter(run=run).values_list("index", flat=True))
     return Work(

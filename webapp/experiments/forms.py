@@ -228,7 +228,7 @@ class ExperimentForm(forms.Form):
         if not chosen:
             return ()
         try:
-            return suggest(chosen[0].replayable)[0]
+            return suggest(chosen[0].different_prompts)[0]
         except PlanError:
             return ()
 
@@ -322,7 +322,7 @@ class ExperimentForm(forms.Form):
         data = self.cleaned_data
         sample: Sample = data["sample"]
         try:
-            design = suggest(sample.replayable)[1]
+            design = suggest(sample.different_prompts)[1]
         except PlanError:
             design = Design()
         return replace(

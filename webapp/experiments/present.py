@@ -41,10 +41,10 @@ def estimated_usd(experiment: Experiment, plan: ExperimentPlan) -> Decimal | Non
     return plan.price.usd_per_hour * Decimal(str(experiment.estimated_s)) / 3600
 
 
-def planned_rows(plan: ExperimentPlan, replayable: int) -> list[PlannedRow]:
+def planned_rows(plan: ExperimentPlan, prompts: int) -> list[PlannedRow]:
     """The runs in their order, from counts alone; empty when the plan can't be scheduled now."""
     try:
-        runs = schedule(plan, [RequestInfo(str(number)) for number in range(replayable)])
+        runs = schedule(plan, [RequestInfo(str(number)) for number in range(prompts)])
     except PlanError:
         return []
     return [

@@ -151,7 +151,7 @@ def _check(plan: ExperimentPlan, sample: Sample, target: TargetModel) -> tuple[P
     _check_drafts(plan, target)
     # Which requests go where is decided from the text's own ids when a run starts; how many runs
     # and trials there are, and in which order, does not depend on them.
-    counted = [RequestInfo(str(number)) for number in range(sample.replayable)]
+    counted = [RequestInfo(str(number)) for number in range(sample.different_prompts)]
     try:
         return schedule(plan, counted)
     except PlanError as error:

@@ -53,7 +53,7 @@ def new(request: HttpRequest, public_id: UUID) -> HttpResponse:
 def review_context(experiment: Experiment) -> dict[str, Any]:
     """What the review page of a draft shows."""
     plan = present.plan_of(experiment)
-    rows = present.planned_rows(plan, experiment.sample.replayable)
+    rows = present.planned_rows(plan, experiment.sample.different_prompts)
     return {
         "plan": plan,
         "estimated_usd": present.estimated_usd(experiment, plan),

@@ -28,6 +28,8 @@ class Sample(PublicRow):
     format = models.CharField(max_length=40, blank=True)
     rows = models.PositiveIntegerField(default=0)
     replayable = models.PositiveIntegerField(default=0)
+    different_prompts = models.PositiveIntegerField(default=0)
+    """Of the replayable ones; a run sends no prompt twice."""
     trace_only = models.PositiveIntegerField(default=0)
     skipped = models.JSONField(default=dict, blank=True)
     """{reason: count}"""

@@ -44,6 +44,7 @@ class Counts:
     format: str
     rows: int
     replayable: int
+    different_prompts: int
     trace_only: int
     skipped: dict[str, int]
     rejected: list[dict[str, Any]]
@@ -111,6 +112,7 @@ def _counts(result: ReadResult) -> Counts:
         format=result.format,
         rows=result.rows,
         replayable=len(result.requests),
+        different_prompts=result.different_prompts,
         trace_only=result.trace_only,
         skipped=dict(result.skipped),
         rejected=[asdict(item) for item in result.rejected],

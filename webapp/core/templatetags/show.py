@@ -242,6 +242,7 @@ def _share(ratio: float) -> str:
     value = abs(1 - ratio) * 100
     return f"{_fixed(value, 1 if value < 10 else 0)} %"
 
+
 _AS = {"faster": "as fast", "slower": "as long", "more": "as much"}
 
 

@@ -139,7 +139,7 @@ class Command(BaseCommand):
         experiment = self._interrupted(workspace, user, target)
         if experiment is None:
             sample = self._upload(workspace, user)
-            plan = sized_plan(target, sample.replayable, seconds)
+            plan = sized_plan(target, sample.different_prompts, seconds)
             experiment = experiments.draft(workspace, user, sample, target, EXPERIMENT, plan)
             self._announce(experiment, plan)
             experiments.queue(experiment, user)
@@ -237,7 +237,7 @@ class Command(BaseCommand):
 def sized_plan(target: TargetModel, available: int, seconds: float) -> ExperimentPlan:
     """Baseline and n-gram lookup at 1 and 4 in flight, as many requests as fit the time.
 
-    At 4 in flight twice as many, as they take about a third of the time each.
+    At 4 in flight three times as many, as they take about a third of the time each.
     """
     plan = ExperimentPlan(
         target=plan_target(target),
@@ -249,7 +249,7 @@ def sized_plan(target: TargetModel, available: int, seconds: float) -> Experimen
                 {"num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 4},
             ),
         ),
-        levels=(LoadLevel(1, 4), LoadLevel(4, 8)),
+        levels=(LoadLevel(1, 4), LoadLevel(4, 12)),
         price=Price(
             Decimal("0.10"),
             "assumed for the demo: replace it by what your machine costs",
@@ -266,7 +266,7 @@ def sized_plan(target: TargetModel, available: int, seconds: float) -> Experimen
         decision=Decision(requests_per_month=100_000),
     )
     for requests in range(5, MOST_REQUESTS_ALONE + 1):
-        larger = replace(plan, levels=(LoadLevel(1, requests), LoadLevel(4, 2 * requests)))
+        larger = replace(plan, levels=(LoadLevel(1, requests), LoadLevel(4, 3 * requests)))
         if needed_requests(larger) > available or estimate_seconds(larger) > seconds:
             break
         plan = larger
