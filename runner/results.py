@@ -2,21 +2,26 @@
 
 ::
 
-    DIR/plan.json            the plan, the traffic file's name and SHA-256, the digest key
+    DIR/plan.json            the plan, the traffic file's name and SHA-256
+    DIR/digest.key           while runs are missing: the key of the answers' digests
     DIR/runs/000-baseline/   run.json, trial-NNN.jsonl, the engine's log
     DIR/result.json          comparison and verdict of each candidate
 
-Holds no prompt and no answer text: the traffic file stays where it is.
+Holds no prompt and no answer text: the traffic file stays where it is. Of the output check's
+answers it holds keyed digests. With the key the answers could be found out by trying, so the key is
+readable by its owner only and goes when the last run has ended.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import re
 import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,10 +30,11 @@ from calculator import comparison, verdict
 from calculator.measurement import TrialRecord
 from runner.events import RunEnded
 from runner.journal import read_trial, trial_path
-from runner.plan import ExperimentPlan, PlanError, PlannedRun
+from runner.plan import ExperimentPlan, PlanError, PlannedRun, validate
 from runner.plan_codec import from_document, to_document
 
 SCHEMA_VERSION = 1
+_KEY_FILE = "digest.key"
 
 
 @dataclass(slots=True)
@@ -67,7 +73,8 @@ class ResultFolder:
         path = self.run_path(planned.index, planned.arm.name) / "run.json"
         if not path.exists():
             return RunFile(planned.index, planned.arm.name, planned.block)
-        return RunFile(**_load(path))
+        with _readable(path):
+            return RunFile(**_load(path))
 
     def write_run(self, run: RunFile) -> None:
         folder = self.run_path(run.index, run.arm)
@@ -79,7 +86,9 @@ class ResultFolder:
         folder = self.run_path(planned.index, planned.arm.name)
         found = set()
         for trial in planned.trials:
-            journal = read_trial(trial_path(folder, trial.index))
+            path = trial_path(folder, trial.index)
+            with _readable(path):
+                journal = read_trial(path)
             if journal is not None and journal.ended:
                 found.add(trial.index)
         return found
@@ -87,14 +96,35 @@ class ResultFolder:
     def runs(self) -> Iterator[RunFile]:
         """Every run that was begun, in the plan's order."""
         for path in sorted(self.path.glob("runs/*/run.json")):
-            yield RunFile(**_load(path))
+            with _readable(path):
+                run = RunFile(**_load(path))
+            yield run
 
     def trials(self) -> Iterator[TrialRecord]:
         """Every trial that was recorded to its end."""
         for path in sorted(self.path.glob("runs/*/trial-*.jsonl")):
-            journal = read_trial(path)
+            with _readable(path):
+                journal = read_trial(path)
             if journal is not None and journal.ended:
                 yield journal.record()
+
+    def forget_key(self) -> None:
+        """Nothing more is to be measured here."""
+        (self.path / _KEY_FILE).unlink(missing_ok=True)
+
+
+@contextmanager
+def only_user(path: Path) -> Iterator[None]:
+    """Nobody else measures into ``path``. Raises PlanError where somebody does, and OSError."""
+    path.mkdir(parents=True, exist_ok=True)
+    with (path / ".lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PlanError(
+                f"Another run is measuring into {path}: wait for it, or choose another folder."
+            ) from None
+        yield
 
 
 def open_folder(path: Path, plan: ExperimentPlan, traffic: Path) -> ResultFolder:
@@ -113,6 +143,9 @@ def open_folder(path: Path, plan: ExperimentPlan, traffic: Path) -> ResultFolder
         return known
     folder = ResultFolder(path, plan, traffic.name, sha256, secrets.token_hex(16))
     path.mkdir(parents=True, exist_ok=True)
+    key_file = path / _KEY_FILE
+    key_file.touch(mode=0o600)
+    key_file.write_text(folder.digest_key, encoding="ascii")
     write_json(
         path / "plan.json",
         {
@@ -120,7 +153,6 @@ def open_folder(path: Path, plan: ExperimentPlan, traffic: Path) -> ResultFolder
             "plan": to_document(plan),
             "traffic": folder.traffic,
             "traffic_sha256": sha256,
-            "digest_key": folder.digest_key,
         },
     )
     return folder
@@ -128,19 +160,30 @@ def open_folder(path: Path, plan: ExperimentPlan, traffic: Path) -> ResultFolder
 
 def load_folder(path: Path) -> ResultFolder:
     """The experiment that lies in ``path``. Raises PlanError when there is none."""
-    try:
+    if not (path / "plan.json").exists():
+        raise PlanError(f"{path} holds no experiment: there is no plan.json.")
+    with _readable(path / "plan.json"):
         document = _load(path / "plan.json")
-        return ResultFolder(
-            path,
-            from_document(document["plan"]),
-            document["traffic"],
-            document["traffic_sha256"],
-            document["digest_key"],
-        )
-    except FileNotFoundError:
-        raise PlanError(f"{path} holds no experiment: there is no plan.json.") from None
-    except (OSError, ValueError, KeyError) as error:
-        raise PlanError(f"{path / 'plan.json'} can't be read: {error}") from None
+        plan = from_document(document["plan"])
+        named = document["traffic"], document["traffic_sha256"]
+    problems = validate(plan)
+    if problems:
+        raise PlanError(f"{path / 'plan.json'}: {problems[0]}")
+    key_file = path / _KEY_FILE
+    key = key_file.read_text(encoding="ascii") if key_file.exists() else ""
+    return ResultFolder(path, plan, *named, key)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """What is damaged, or of another version, is named."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PlanError(
+            f"{path} can't be read ({type(error).__name__}): it is damaged or was written by "
+            "another version. Delete it to measure that part again, or choose another folder."
+        ) from None
 
 
 def evaluate(folder: ResultFolder) -> dict[str, Any]:
@@ -175,6 +218,9 @@ def evaluate(folder: ResultFolder) -> dict[str, Any]:
             found,
             min_gain_percent=plan.decision.min_gain_percent,
             own_concurrency=plan.decision.own_concurrency,
+            usd_per_hour=plan.price.usd_per_hour,
+            requests_per_month=plan.decision.requests_per_month,
+            peak_to_mean=plan.decision.peak_to_mean,
         )
         candidates[arm.name] = {
             "comparison": comparison.to_document(found),
@@ -206,7 +252,7 @@ def write_json(path: Path, document: Any) -> None:
     """Write whole or not at all, so that a kill leaves the old file."""
     partial = path.with_name(path.name + ".partial")
     with partial.open("w", encoding="utf-8") as file:
-        json.dump(document, file, indent=2, ensure_ascii=False)
+        json.dump(document, file, indent=2, ensure_ascii=False, allow_nan=False)
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())

@@ -24,10 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     try:
         result = evaluate(load_folder(options.dir))
+        write_json(options.dir / "result.json", result)
     except PlanError as error:
         print(error, file=sys.stderr)
         return 1
-    write_json(options.dir / "result.json", result)
+    except OSError as error:
+        print(f"{options.dir}: {error.strerror or error}", file=sys.stderr)
+        return 1
     print(describe(result))
     verdicts = [found["verdict"] for found in result["candidates"].values()]
     return 0 if any(verdicts) else 1

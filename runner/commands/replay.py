@@ -23,7 +23,7 @@ What OUT holds (null: unknown, never 0):
             peak_in_flight, loop_stall_max_ms
 
 Exit code 0 when at least one request completed and the replay reached its end, 1 when not, 2 for
-a wrong argument.
+a wrong argument, 130 when interrupted: OUT then holds what was measured until then.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -98,6 +100,9 @@ def run(options: argparse.Namespace) -> int:
         print(f"python -m runner replay: {error}", file=sys.stderr)
         return 2
     trouble = None
+    interrupted = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: interrupted.set())
     try:
         result = replay(
             endpoint,
@@ -108,9 +113,10 @@ def run(options: argparse.Namespace) -> int:
             timeout_s=options.timeout_s,
             on_progress=_show_progress if sys.stderr.isatty() else None,
             usage_per_event=options.usage_per_event,
+            should_stop=interrupted.is_set,
         )
-    except ReplayInterrupted as interrupted:
-        result, trouble = interrupted.result, interrupted.reason
+    except ReplayInterrupted as stopped:
+        result, trouble = stopped.result, stopped.reason
     document = to_document(result)
     options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     _print(document)
@@ -119,7 +125,7 @@ def run(options: argparse.Namespace) -> int:
         trouble = f"no request completed ({kinds})"
     if trouble is not None:
         print(f"python -m runner replay: {trouble}", file=sys.stderr)
-        return 1
+        return 130 if interrupted.is_set() else 1
     return 0
 
 
@@ -199,23 +205,28 @@ def _requests(path: Path, wanted: int | None, repeats: bool) -> list[NormalisedR
 def _api_key(variable: str | None) -> str | None:
     if variable is None:
         return None
-    key = os.environ.get(variable)
+    key = os.environ.get(variable, "").strip()
     if not key:
         raise _WrongArgument(f"--api-key-env: the environment has no variable {variable}")
+    if not key.isascii() or not key.isprintable():
+        raise _WrongArgument(f"--api-key-env: {variable} holds more than one line of plain text")
     return key
 
 
 def _check_writable(path: Path) -> None:
     """Before the measuring, not after it."""
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise _WrongArgument(f"--json: cannot write {path}")
+    try:
+        path.open("a", encoding="utf-8").close()
+    except OSError as error:
+        raise _WrongArgument(f"--json: cannot write {path}: {error.strerror}") from None
 
 
 def _url(text: str) -> str:
     try:
         parts = urlsplit(text)
         parts.port  # noqa: B018 raises for a port that is none
-    except ValueError:
+        (parts.hostname or "").encode("idna")
+    except ValueError:  # UnicodeError too
         raise argparse.ArgumentTypeError("not an address") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise argparse.ArgumentTypeError("give an address such as http://127.0.0.1:8000")

@@ -38,8 +38,16 @@ from runner.plan import (
     schedule,
 )
 from runner.plan_codec import PlanFile, from_toml
-from runner.results import ResultFolder, RunFile, ended, evaluate, open_folder, write_json
-from runner.traffic.read import TrafficError, read_file
+from runner.results import (
+    ResultFolder,
+    RunFile,
+    ended,
+    evaluate,
+    only_user,
+    open_folder,
+    write_json,
+)
+from runner.traffic.read import ReadResult, TrafficError, read_file
 from runner.traffic.request import NormalisedRequest
 
 HELP = "carry out an experiment described by a PLAN.toml"
@@ -61,28 +69,42 @@ def run(options: argparse.Namespace) -> int:
         print("python -m runner run: give PLAN.toml and --out DIR", file=sys.stderr)
         return 2
     try:
-        experiment = _open(from_toml(options.plan), options.out)
+        file = from_toml(options.plan)
+        read = read_file(file.traffic)
     except PlanError as error:
         print(f"{options.plan}: {error}", file=sys.stderr)
         return 2
     except (TrafficError, OSError) as error:
         print(f"the traffic file of {options.plan}: {error}", file=sys.stderr)
         return 2
-    with _terminated_as_interrupt():
-        try:
-            failed = experiment.measure()
-        except KeyboardInterrupt:
-            again = f"python -m runner run {options.plan} --out {options.out}"
-            print(f"\nstopped; go on with: {again}", file=sys.stderr)
-            return 130
+    try:
+        with only_user(options.out), _terminated_as_interrupt():
+            return _carry_out(file, read, options)
+    except PlanError as error:
+        print(f"{options.plan}: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"--out {options.out}: {error.strerror or error}", file=sys.stderr)
+        return 1
+
+
+def _carry_out(file: PlanFile, read: ReadResult, options: argparse.Namespace) -> int:
+    experiment = _open(file, read, options.out)
+    try:
+        failed = experiment.measure()
+    except KeyboardInterrupt:
+        again = f"python -m runner run {options.plan} --out {options.out}"
+        print(f"\nstopped; go on with: {again}", file=sys.stderr)
+        return 130
+    if not failed:
+        experiment.folder.forget_key()
     result = evaluate(experiment.folder)
     write_json(options.out / "result.json", result)
     print(describe(result))
     return 1 if failed else 0
 
 
-def _open(file: PlanFile, out: Path) -> _Experiment:
-    read = read_file(file.traffic)
+def _open(file: PlanFile, read: ReadResult, out: Path) -> _Experiment:
     for warning in read.warnings:
         print(f"traffic: {warning}", file=sys.stderr)
     if read.rejected_count:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -81,6 +83,17 @@ def command(*arguments: Any) -> subprocess.CompletedProcess[str]:
     process = start(*arguments)
     out, error = process.communicate(timeout=60)
     return subprocess.CompletedProcess(process.args, process.returncode, out, error)
+
+
+@pytest.fixture(scope="module")
+def measured_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small experiment that was measured to its end."""
+    folder = tmp_path_factory.mktemp("measured")
+    plan = plan_file(folder, ngram=FASTER, runs=2)
+    plan.write_text(plan.read_text().replace("requests = 12", "requests = 6"))
+    done = command("run", plan, "--out", folder / "out")
+    assert done.returncode == 0, done.stderr
+    return folder / "out"
 
 
 def journals(out: Path) -> dict[str, bytes]:
@@ -266,3 +279,48 @@ def test_inspect_of_a_refused_file_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "24 whole lines" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("plan.json", "[]"),
+        ("plan.json", '{"plan"'),
+        ("runs/000-baseline/run.json", '{"index": 0, "ar'),
+        ("runs/000-baseline/run.json", '{"index": 0, "arm": "baseline", "block": 0, "new": 1}'),
+        ("runs/000-baseline/trial-000.jsonl", '{"type": "trial", "schema_version": 1, "x": 2}\n'),
+    ],
+)
+def test_a_damaged_folder_is_one_sentence(
+    measured_folder: Path, tmp_path: Path, name: str, content: str
+) -> None:
+    out = tmp_path / "copy"
+    shutil.copytree(measured_folder, out)
+    (out / name).write_text(content)
+    done = command("compare", out)
+    assert done.returncode == 1
+    assert str(out / name) in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_key_of_the_answers_goes_with_the_last_run(measured_folder: Path) -> None:
+    assert not (measured_folder / "digest.key").exists()
+    assert "digest_key" not in (measured_folder / "plan.json").read_text()
+
+
+def test_one_run_at_a_time_measures_into_a_folder(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    with (out / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = command("run", plan_file(tmp_path, runs=2), "--out", out)
+    assert done.returncode == 2
+    assert "Another run is measuring" in done.stderr
+
+
+def test_an_out_that_is_a_file_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = command("run", plan_file(tmp_path, runs=2), "--out", tmp_path / "file")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"--out {tmp_path / 'file'}: ")
+    assert len(done.stderr.strip().splitlines()) == 1
