@@ -20,6 +20,7 @@ from tests.webapp.lab import (
     CANARY,
     FASTER,
     STEADY,
+    grown,
     make_experiment,
     make_plan,
     make_sample,
@@ -35,7 +36,7 @@ from webapp.comparisons.selectors import for_experiment
 from webapp.experiments import services as experiments
 from webapp.experiments.measurements import copy_in, load
 from webapp.experiments.models import Experiment, Measurement, Run, Trial
-from webapp.experiments.states import ExperimentState, RunState, TrialState
+from webapp.experiments.states import ExperimentState, RunState
 
 # Slow enough that the load generator's own work is no matter.
 SLOW = {**STEADY, "ttft_ms": 20.0, "step_ms": 40.0, "output_tokens": 9}
@@ -111,25 +112,6 @@ def test_measurements_come_back_as_they_went_in(people: People) -> None:
     )
     copy_in(trial.pk, rows)
     assert load([trial.pk]) == {trial.pk: rows}
-
-
-def grown(experiment: Experiment, requests: int) -> None:
-    """Every trial of ``experiment`` measured, with ``requests`` requests each."""
-    for trial in Trial.objects.filter(run__experiment=experiment).select_related("run"):
-        faster = 2 if trial.run.arm == "ngram" else 1
-        rows = [
-            Measured(
-                f"r{n}", n, "code", Outcome.OK, 0, n, n + 10**8 // faster, n + 10**6, n + 10**7,
-                n + (10**8 + n * 10**4 % 10**7) // faster, 20, 0, 20, 1, 20, "stop",
-            )
-            for n in range(requests)
-        ]  # fmt: skip
-        copy_in(trial.pk, rows)
-    Trial.objects.filter(run__experiment=experiment).update(
-        state=TrialState.RECORDED, duration_s=requests * 0.1
-    )
-    experiment.runs.update(state=RunState.RECORDED)
-    Experiment.objects.filter(pk=experiment.pk).update(state=ExperimentState.ANALYSING)
 
 
 def test_a_result_of_a_hundred_thousand_measurements_is_shown_from_documents(

@@ -1,0 +1,1 @@
+"""``make bench``: what the harness and the pages cost. Timings stay out of the tests."""
