@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from calculator.validity import REASONS as VALIDITY
+
 METRICS = {
     "ttft_ms": "TTFT, ms",
     "tpot_ms": "TPOT, ms",
@@ -33,6 +35,9 @@ def _lines(result: Mapping[str, Any]) -> Iterator[str]:
             yield f"   - {reason['text']}"
         yield ""
         yield from _table(found["comparison"])
+        yield from _categories(found["comparison"])
+        yield ""
+        yield from _footing(found["comparison"], result["plan"])
         yield ""
 
 
@@ -59,6 +64,46 @@ def _table(comparison: Mapping[str, Any]) -> Iterator[str]:
             title = f"acceptance (length {_number(length['estimate'])})"
             rows.append((str(level["concurrency"]), title, "", shown[0], "", shown[1], ""))
     yield from _aligned(rows)
+
+
+def _categories(comparison: Mapping[str, Any]) -> Iterator[str]:
+    rows = [
+        (str(level["concurrency"]), name, str(kind["pairs"]), *_shown(kind["effects"]["e2e_ms"]))
+        for level in comparison["levels"]
+        for name, kind in level["categories"].items()
+    ]
+    if rows:
+        yield ""
+        head = ("in flight", "kind", "requests", "E2E ratio", "95 % interval", "finding")
+        yield from _aligned([head, *rows])
+
+
+def _shown(effect: Mapping[str, Any]) -> tuple[str, str, str]:
+    ratio = effect["ratio"]
+    return _number(_estimate(ratio)), _interval(ratio), _STATUS[effect["status"]]
+
+
+def _footing(comparison: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[str]:
+    """What the figures stand on: trials left out, outputs, the baseline against itself, price."""
+    for level in comparison["levels"]:
+        for out in level["excluded"]:
+            reasons = "; ".join(VALIDITY.get(code, code) for code in out["reasons"])
+            place = f"{level['concurrency']} in flight, run {out['run'] + 1} ({out['arm']})"
+            yield f"   left out: {place}: {reasons}"
+    check = comparison["output_check"]
+    ours, control = check["candidate_match"], check["control_match"]
+    yield (
+        f"   outputs: {check['status'].replace('_', ' ')} "
+        f"({ours['matched']} of {ours['total']} equal the baseline's; the baseline's second run: "
+        f"{control['matched']} of {control['total']})"
+    )
+    for item in comparison["aa_control"]:
+        yield (
+            f"   baseline against itself, {item['concurrency']} in flight: E2E ratio "
+            f"{_number(item['e2e_ms']['estimate'])}, {_interval(item['e2e_ms'])}"
+        )
+    price = plan["price"]
+    yield f"   price: {price['usd_per_hour']} USD an hour, {price['source']}, {price['as_of']}"
 
 
 def _row(concurrency: int, title: str, effect: Mapping[str, Any]) -> tuple[str, ...]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -164,3 +166,35 @@ def test_summary() -> None:
     assert found == pytest.approx(
         {"mean": 50.5, "p50": 50.5, "p90": 90.1, "p95": 95.05, "p99": 99.01}
     )
+
+
+def test_interrupted_it_keeps_what_was_measured(url: str, traffic: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "runner", "replay", "--url", url, "--model", "toy"),
+            *("--traffic", traffic, "--allow-repeats", "--requests", "2000"),
+            *("--concurrency", "1", "--json", out),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert 0 < json.loads(out.read_text())["completed"] < 2000
+
+
+def test_a_place_that_cannot_be_written_is_told_before_measuring(
+    url: str, traffic: Path, tmp_path: Path
+) -> None:
+    dangling = tmp_path / "link"
+    dangling.symlink_to(tmp_path / "nowhere" / "out.json")
+    arguments = ("--url", url, "--model", "toy", "--traffic", traffic)
+    done = replay(*arguments, "--concurrency", 1, "--json", dangling)
+    assert done.returncode == 2
+    assert "cannot write" in done.stderr
+    host = replay("--url", "http://a..b", *arguments[2:], "--concurrency", 1, "--json", "x.json")
+    assert host.returncode == 2
+    assert len(host.stderr.strip().splitlines()) == 1

@@ -134,6 +134,8 @@ def test_faster_arm_is_switched_on_and_the_folder_gives_the_same_again(tmp_path:
     assert again.returncode == 0, again.stderr
     assert result_of(out) == result
     assert again.stdout == done.stdout
+    for told in ("outputs: unchanged", "baseline against itself", "1.20 USD an hour", "kind"):
+        assert told in done.stdout
 
 
 def test_equal_arms_are_not_switched_on(tmp_path: Path) -> None:

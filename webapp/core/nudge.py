@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 
 from django.db import transaction
 from kombu.exceptions import OperationalError
@@ -29,4 +28,8 @@ def nudge(task_name: str, *args: str | int) -> bool:
 
 def nudge_on_commit(task_name: str, *args: str | int) -> None:
     """Nudge once the rows that the task will look for can be seen by others."""
-    transaction.on_commit(partial(nudge, task_name, *args), robust=True)
+
+    def after_commit() -> None:  # a plain function: Django's log of a failure wants its name
+        nudge(task_name, *args)
+
+    transaction.on_commit(after_commit, robust=True)

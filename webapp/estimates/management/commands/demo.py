@@ -348,7 +348,8 @@ def _line(progress: Progress) -> str:
 def _minutes(seconds: float | None) -> str:
     if seconds is None:
         return "an unknown time"
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+    # Tens of seconds, so that the last minute is not a line a second.
+    return f"{round(seconds, -1):.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def _person() -> tuple[User, str]:
