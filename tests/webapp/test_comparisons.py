@@ -39,7 +39,7 @@ from webapp.experiments.models import Experiment, Measurement, Run, Trial
 from webapp.experiments.states import ExperimentState, RunState
 
 # Slow enough that the load generator's own work is no matter.
-SLOW = {**STEADY, "ttft_ms": 20.0, "step_ms": 40.0, "output_tokens": 9}
+SLOW = {**STEADY, "ttft_ms": 20.0, "step_ms": 30.0, "output_tokens": 9}
 SLOW_TWICE = {**SLOW, "draft_tokens": 3, "acceptance_rate": 0.75}
 
 pytestmark = pytest.mark.django_db(transaction=True)
