@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 METRICS = {
     "ttft_ms": ("Time to the first word", "ms"),
     "e2e_ms": ("Time for the whole answer", "ms"),
@@ -59,10 +61,15 @@ def _before_after(effect: dict[str, Any], unit: str) -> str:
 def _interval(interval: dict[str, Any] | None, unit: str) -> str:
     if interval is None or interval["estimate"] is None:
         return "unknown"
-    text = f"{interval['estimate']:.3g}"
+    text = _number(interval["estimate"])
     if interval["low"] is not None and interval["high"] is not None:
-        text += f" [{interval['low']:.3g}, {interval['high']:.3g}]"
+        text += f" [{_number(interval['low'])}, {_number(interval['high'])}]"
     return f"{text} {unit}".rstrip()
+
+
+def _number(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    return np.format_float_positional(value, precision=3, fractional=False, unique=False, trim="-")
 
 
 def _acceptance(found: dict[str, Any] | None) -> str:
