@@ -13,8 +13,8 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Side by side only where all quick tests run: one file is there sooner in one process, and
-    the tests with an engine or a browser share one."""
+    """Side by side only where all quick tests run: one file is there sooner in one process, tests
+    with an engine or a browser share one, and those that judge times want to be alone."""
     everything = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    quick = config.getoption("markexpr") == "not engine and not browser"
+    quick = config.getoption("markexpr") == "not engine and not browser and not quiet"
     return 4 if everything and quick else 0

@@ -110,6 +110,7 @@ def result_of(out: Path) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.quiet
 def test_faster_arm_is_switched_on_and_the_folder_gives_the_same_again(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = command("run", plan_file(tmp_path, ngram=FASTER), "--out", out)

@@ -45,6 +45,7 @@ SLOW_TWICE = {**SLOW, "draft_tokens": 3, "acceptance_rate": 0.75}
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.mark.quiet
 def test_a_candidate_that_is_twice_as_fast_is_switched_on(people: People) -> None:
     experiment = measure(
         make_experiment(people, {"none": SLOW, "ngram": SLOW_TWICE}, levels=((1, 6), (2, 8)))
