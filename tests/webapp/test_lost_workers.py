@@ -40,7 +40,8 @@ QUICK = {"lease_ttl_s": 2.0, "heartbeat_s": 0.3, "poll_s": 0.1, "write_patience_
 LEVELS = ((1, 8), (2, 14))
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 40.0) -> None:
+# A worker looks for its next message every 5 s at the latest, and there are seven of them.
+def wait_for(condition: Callable[[], Any], seconds: float = 90.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
