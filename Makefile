@@ -37,7 +37,7 @@ serve: setup  ## the site on this machine (PORT=8000), until Ctrl-C
 	@$(BIN)/python manage.py serve $(if $(PORT),--port $(PORT))
 
 test: setup engine  ## every test: the quick ones, those with a real engine, those in a browser
-	@$(BIN)/python -m runner models tiny
+	@$(BIN)/python -m runner models demo && $(BIN)/python -m runner models tiny
 	@was="$$($(BIN)/python -m webapp.core.embedded status)"; \
 	$(BIN)/pytest && $(BIN)/pytest -m quiet && $(BIN)/pytest -m engine && $(BIN)/pytest -m browser; code=$$?; \
 	case "$$was" in *running*) ;; *) $(BIN)/python -m webapp.core.embedded stop >/dev/null;; esac; exit $$code
