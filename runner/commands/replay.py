@@ -13,7 +13,8 @@ What OUT holds (null: unknown, never 0):
             carried. null unless that number is known for every chunk (one token each, or said
             by the server: see --usage-per-event)
             each of the four as {mean, p50, p90, p95, p99}; itl_ms over tokens, the others over
-            completed requests
+            completed requests. A percentile of too few values is null: p50 takes 2 of them, p90
+            10, p95 20, p99 100
   output_tokens_per_s, requests_per_s   of completed requests, over duration_s
   completed, failed    requests; outcomes counts both by kind
   duration_s           first send to end of the last answer
@@ -41,9 +42,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
-
 from calculator.measurement import Measurement
+from calculator.summary import FEWEST, summarise
 from runner.engines.base import Endpoint
 from runner.replay import ReplayInterrupted, ReplayResult, replay
 from runner.traffic.read import TrafficError, read_file
@@ -118,8 +118,11 @@ def run(options: argparse.Namespace) -> int:
     except ReplayInterrupted as stopped:
         result, trouble = stopped.result, stopped.reason
     document = to_document(result)
-    options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     _print(document)
+    try:
+        options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        trouble = f"cannot write {options.json}: {error.strerror}"
     if trouble is None and not document["completed"]:
         kinds = ", ".join(f"{count} {kind}" for kind, count in document["outcomes"].items())
         trouble = f"no request completed ({kinds})"
@@ -150,14 +153,12 @@ def to_document(result: ReplayResult) -> dict[str, Any]:
     }
 
 
-def summary(values: Sequence[float | None]) -> dict[str, float] | None:
-    """Mean and percentiles (between neighbours linearly) of what is known; None if nothing is."""
-    known = [value for value in values if value is not None]
-    if not known:
+def summary(values: Sequence[float | None]) -> dict[str, float | None] | None:
+    """Mean and percentiles of what is known; None if nothing is."""
+    found = summarise(values)
+    if not found.count:
         return None
-    points = np.percentile(known, (50, 90, 95, 99))
-    names = ("p50", "p90", "p95", "p99")
-    return {"mean": float(np.mean(known)), **dict(zip(names, map(float, points), strict=True))}
+    return {name: getattr(found, name) for name in ("mean", *FEWEST)}
 
 
 def _total(counts: Sequence[int | None]) -> int | None:
@@ -260,7 +261,8 @@ def _print(document: dict[str, Any]) -> None:
         values = document[name]
         text = "unknown"
         if values is not None:
-            text = "  ".join(f"{key} {value:.2f}" for key, value in values.items())
+            known = [(key, value) for key, value in values.items() if value is not None]
+            text = "  ".join(f"{key} {value:.2f}" for key, value in known)
         print(f"{name:<21}{text}")
     for name in ("output_tokens_per_s", "requests_per_s", "duration_s"):
         value = document[name]
