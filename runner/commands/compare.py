@@ -14,8 +14,6 @@ from runner.commands.tables import describe
 from runner.plan import PlanError
 from runner.results import evaluate, load_folder, write_json
 
-HELP = "compute the comparison and verdict again from a result folder"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dir", type=Path, metavar="DIR", help="the folder given to `run --out`")

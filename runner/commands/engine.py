@@ -14,6 +14,7 @@ import argparse
 import os
 import sys
 
+from runner.commands.progress import say
 from runner.engines.base import EngineError
 from runner.engines.install import (
     KINDS,
@@ -24,8 +25,6 @@ from runner.engines.install import (
     environment,
     install,
 )
-
-HELP = "install and check the serving engine"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,16 +40,13 @@ def run(options: argparse.Namespace) -> int:
     try:
         if options.action == "install" and not os.environ.get("ENGINE_PYTHON"):
             kind = options.kind or detect_kind()
-            version = install(kind, lambda line: print(line, flush=True))
+            version = install(kind, say)
             print(f"vLLM {version} is ready in {environment(kind)}")
         else:
             python = engine_python()
-            print(f"Checking {python}", flush=True)
+            say(f"Checking {python}")
             print(f"vLLM {check(python)} is ready")
-    except EngineError as error:
-        print(error.reason, file=sys.stderr)
-        return 1
-    except InstallError as error:
+    except (EngineError, InstallError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

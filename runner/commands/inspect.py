@@ -17,8 +17,6 @@ from typing import Any
 from runner.traffic.read import ReadResult, TrafficError, read_file
 from runner.traffic.request import NormalisedRequest
 
-HELP = "say what is understood of a traffic file"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="the traffic file")

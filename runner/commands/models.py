@@ -13,11 +13,10 @@ from __future__ import annotations
 import argparse
 import sys
 
+from runner.commands.progress import say
 from runner.engines.base import EngineError
 from runner.models import demo, tiny
 from runner.models.make import ModelError, record_of
-
-HELP = "make the local demo and test models"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,20 +28,13 @@ def run(options: argparse.Namespace) -> int:
         if options.action == "list":
             _list()
         elif options.action == "demo":
-            demo.prepare(_say)
+            demo.prepare(say)
         else:
-            tiny.prepare(_say)
-    except EngineError as error:
-        print(error.reason, file=sys.stderr)
-        return 1
-    except ModelError as error:
+            tiny.prepare(say)
+    except (EngineError, ModelError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
 
 
 def _list() -> None:

@@ -11,6 +11,11 @@ from runner.plan import PlannedRun
 _CALM_EVERY_S = 15.0
 
 
+def say(line: str) -> None:
+    """Print at once, also where the output is a pipe."""
+    print(line, flush=True)
+
+
 def duration(seconds: float) -> str:
     """``90`` -> ``1 min 30 s``."""
     minutes, rest = divmod(round(seconds), 60)

@@ -49,8 +49,6 @@ from runner.replay import ReplayInterrupted, ReplayResult, replay
 from runner.traffic.read import TrafficError, read_file
 from runner.traffic.request import NormalisedRequest
 
-HELP = "measure a running OpenAI-compatible server with a traffic file"
-
 
 class _WrongArgument(Exception):
     pass

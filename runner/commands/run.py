@@ -50,8 +50,6 @@ from runner.results import (
 from runner.traffic.read import ReadResult, TrafficError, read_file
 from runner.traffic.request import NormalisedRequest
 
-HELP = "carry out an experiment described by a PLAN.toml"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path, nargs="?", metavar="PLAN.toml", help="the experiment")
