@@ -26,8 +26,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from calculator import comparison, verdict
 from calculator.measurement import TrialRecord
+from runner.analysis import baseline_of, compare_plan
 from runner.events import RunEnded
 from runner.journal import read_trial, trial_path
 from runner.plan import ExperimentPlan, PlanError, PlannedRun, validate
@@ -195,37 +195,16 @@ def evaluate(folder: ResultFolder) -> dict[str, Any]:
     trials = list(folder.trials())
     runs = list(folder.runs())
     digests = {run.index: run.output_digests for run in runs if run.output_digests is not None}
-    baseline = next(arm.name for arm in plan.arms if arm.method == "none")
+    baseline = baseline_of(plan)
     measured = {trial.arm for trial in trials}
     candidates: dict[str, Any] = {}
     for arm in plan.arms:
         if arm.name == baseline:
             continue
-        if arm.name not in measured or baseline not in measured:
-            candidates[arm.name] = {"comparison": None, "verdict": None}
-            continue
-        found = comparison.compare(
-            trials,
-            baseline=baseline,
-            candidate=arm.name,
-            usd_per_hour=plan.price.usd_per_hour,
-            slo_ttft_p95_ms=plan.slo.ttft_p95_ms,
-            slo_tpot_p95_ms=plan.slo.tpot_p95_ms,
-            slo_e2e_p95_ms=plan.slo.e2e_p95_ms,
-            output_digests=digests,
-        )
-        decided = verdict.decide(
-            found,
-            min_gain_percent=plan.decision.min_gain_percent,
-            own_concurrency=plan.decision.own_concurrency,
-            usd_per_hour=plan.price.usd_per_hour,
-            requests_per_month=plan.decision.requests_per_month,
-            peak_to_mean=plan.decision.peak_to_mean,
-        )
-        candidates[arm.name] = {
-            "comparison": comparison.to_document(found),
-            "verdict": verdict.to_document(decided),
-        }
+        candidates[arm.name] = {"comparison": None, "verdict": None}
+        if {arm.name, baseline} <= measured:
+            found, decided = compare_plan(plan, trials, arm.name, digests)
+            candidates[arm.name] = {"comparison": found, "verdict": decided}
     return {
         "schema_version": SCHEMA_VERSION,
         "plan": to_document(plan),
