@@ -7,9 +7,11 @@
     DIR/runs/000-baseline/   run.json, trial-NNN.jsonl, the engine's log
     DIR/result.json          comparison and verdict of each candidate
 
-Holds no prompt and no answer text: the traffic file stays where it is. Of the output check's
-answers it holds keyed digests. With the key the answers could be found out by trying, so the key is
-readable by its owner only and goes when the last run has ended.
+Holds no prompt and no answer text: the traffic file stays where it is. run.json holds keyed digests
+of the output check's answers, token by token. Whoever has the key and the digests can find those
+answers out by trying, so both are readable by their owner only, and the key goes when the last run
+has ended; after that they can't. What is measured later, for instance because a damaged part was
+deleted, has no output check.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
 import re
 import secrets
 from collections.abc import Iterator
@@ -29,12 +30,19 @@ from typing import Any
 from calculator.measurement import TrialRecord
 from runner.analysis import baseline_of, compare_plan
 from runner.events import RunEnded
+from runner.files import whole_file
 from runner.journal import read_trial, trial_path
 from runner.plan import ExperimentPlan, PlanError, PlannedRun, validate
 from runner.plan_codec import from_document, to_document
 
 SCHEMA_VERSION = 1
 _KEY_FILE = "digest.key"
+_MEASURE_AGAIN = "Delete it to measure that part again, or choose another folder."
+_LEAVE = "Choose another folder."
+
+
+class FolderError(PlanError):
+    """The folder can't be used; the text is one sentence that names it or a file in it."""
 
 
 @dataclass(slots=True)
@@ -63,6 +71,7 @@ class ResultFolder:
     traffic: str
     traffic_sha256: str
     digest_key: str
+    """Empty: nothing more was to be measured, and it was forgotten."""
 
     def run_path(self, index: int, arm: str) -> Path:
         safe = re.sub(r"[^A-Za-z0-9_-]+", "-", arm)
@@ -73,13 +82,19 @@ class ResultFolder:
         path = self.run_path(planned.index, planned.arm.name) / "run.json"
         if not path.exists():
             return RunFile(planned.index, planned.arm.name, planned.block)
-        with _readable(path):
-            return RunFile(**_load(path))
+        return _run_file(path)
 
     def write_run(self, run: RunFile) -> None:
         folder = self.run_path(run.index, run.arm)
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "run.json", asdict(run))
+        document = {"schema_version": SCHEMA_VERSION, **asdict(run)}
+        write_json(folder / "run.json", document, private=True)
+
+    def is_recorded(self, planned: PlannedRun, known: RunFile) -> bool:
+        """``planned`` was measured to its end, and no file of it was deleted since."""
+        return known.status == "recorded" and len(self.recorded_trials(planned)) == len(
+            planned.trials
+        )
 
     def recorded_trials(self, planned: PlannedRun) -> set[int]:
         """Indexes of the trials whose journal has its end marker and belongs to this plan."""
@@ -96,9 +111,7 @@ class ResultFolder:
     def runs(self) -> Iterator[RunFile]:
         """Every run that was begun, in the plan's order."""
         for path in sorted(self.path.glob("runs/*/run.json")):
-            with _readable(path):
-                run = RunFile(**_load(path))
-            yield run
+            yield _run_file(path)
 
     def trials(self) -> Iterator[TrialRecord]:
         """Every trial that was recorded to its end."""
@@ -115,13 +128,13 @@ class ResultFolder:
 
 @contextmanager
 def only_user(path: Path) -> Iterator[None]:
-    """Nobody else measures into ``path``. Raises PlanError where somebody does, and OSError."""
+    """Nobody else measures into ``path``. Raises FolderError where somebody does, and OSError."""
     path.mkdir(parents=True, exist_ok=True)
     with (path / ".lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise PlanError(
+            raise FolderError(
                 f"Another run is measuring into {path}: wait for it, or choose another folder."
             ) from None
         yield
@@ -130,22 +143,23 @@ def only_user(path: Path) -> Iterator[None]:
 def open_folder(path: Path, plan: ExperimentPlan, traffic: Path) -> ResultFolder:
     """Make ``path`` the folder of this experiment, or go on with it where it already is.
 
-    Raises PlanError when ``path`` holds another experiment.
+    Raises FolderError when ``path`` holds another experiment.
     """
     sha256 = _sha256(traffic)
     if (path / "plan.json").exists():
         known = load_folder(path)
         if known.plan != plan or known.traffic_sha256 != sha256:
-            raise PlanError(
+            raise FolderError(
                 f"{path} holds an experiment with another plan or other traffic; "
                 "choose another folder, or give the same plan to go on with it."
             )
         return known
+    if (path / "runs").exists():
+        raise FolderError(f"{path} holds measurements whose plan.json is missing. {_LEAVE}")
     folder = ResultFolder(path, plan, traffic.name, sha256, secrets.token_hex(16))
     path.mkdir(parents=True, exist_ok=True)
-    key_file = path / _KEY_FILE
-    key_file.touch(mode=0o600)
-    key_file.write_text(folder.digest_key, encoding="ascii")
+    with whole_file(path / _KEY_FILE, private=True) as file:
+        file.write(folder.digest_key)
     write_json(
         path / "plan.json",
         {
@@ -159,30 +173,44 @@ def open_folder(path: Path, plan: ExperimentPlan, traffic: Path) -> ResultFolder
 
 
 def load_folder(path: Path) -> ResultFolder:
-    """The experiment that lies in ``path``. Raises PlanError when there is none."""
+    """The experiment that lies in ``path``. Raises FolderError when there is none."""
     if not (path / "plan.json").exists():
-        raise PlanError(f"{path} holds no experiment: there is no plan.json.")
-    with _readable(path / "plan.json"):
+        raise FolderError(f"{path} holds no experiment: there is no plan.json.")
+    with _readable(path / "plan.json", _LEAVE):
         document = _load(path / "plan.json")
-        plan = from_document(document["plan"])
         named = document["traffic"], document["traffic_sha256"]
-    problems = validate(plan)
-    if problems:
-        raise PlanError(f"{path / 'plan.json'}: {problems[0]}")
+        plan = _plan(path / "plan.json", document["plan"])
     key_file = path / _KEY_FILE
-    key = key_file.read_text(encoding="ascii") if key_file.exists() else ""
+    with _readable(key_file, _LEAVE):
+        key = key_file.read_text(encoding="ascii") if key_file.exists() else ""
     return ResultFolder(path, plan, *named, key)
 
 
+def _plan(path: Path, document: Any) -> ExperimentPlan:
+    try:
+        plan = from_document(document)
+    except PlanError as error:
+        raise FolderError(f"{path}: {error}") from None
+    problems = validate(plan)
+    if problems:
+        raise FolderError(f"{path}: {problems[0]}")
+    return plan
+
+
+def _run_file(path: Path) -> RunFile:
+    with _readable(path):
+        return RunFile(**_load(path))
+
+
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _readable(path: Path, way_out: str = _MEASURE_AGAIN) -> Iterator[None]:
     """What is damaged, or of another version, is named."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PlanError(
+        raise FolderError(
             f"{path} can't be read ({type(error).__name__}): it is damaged or was written by "
-            "another version. Delete it to measure that part again, or choose another folder."
+            f"another version. {way_out}"
         ) from None
 
 
@@ -227,19 +255,20 @@ def ended(run: RunFile, how: RunEnded) -> RunFile:
     return run
 
 
-def write_json(path: Path, document: Any) -> None:
+def write_json(path: Path, document: Any, *, private: bool = False) -> None:
     """Write whole or not at all, so that a kill leaves the old file."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
+    with whole_file(path, private=private) as file:
         json.dump(document, file, indent=2, ensure_ascii=False, allow_nan=False)
         file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
-def _load(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+def _load(path: Path) -> dict[str, Any]:
+    """The object in ``path``, without its version. Raises ValueError for another version."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    version = document.pop("schema_version", None)
+    if version != SCHEMA_VERSION:
+        raise ValueError(f"schema_version {version}")
+    return dict(document)
 
 
 def _sha256(path: Path) -> str:

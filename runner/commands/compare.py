@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 
 from runner.commands.tables import describe
-from runner.plan import PlanError
-from runner.results import evaluate, load_folder, write_json
+from runner.results import FolderError, evaluate, load_folder, write_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +22,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         result = evaluate(load_folder(options.dir))
         write_json(options.dir / "result.json", result)
-    except PlanError as error:
+    except FolderError as error:
         print(error, file=sys.stderr)
         return 1
     except OSError as error:

@@ -39,6 +39,7 @@ from runner.plan import (
 )
 from runner.plan_codec import PlanFile, from_toml
 from runner.results import (
+    FolderError,
     ResultFolder,
     RunFile,
     ended,
@@ -78,6 +79,9 @@ def run(options: argparse.Namespace) -> int:
     try:
         with only_user(options.out), _terminated_as_interrupt():
             return _carry_out(file, read, options)
+    except FolderError as error:
+        print(error, file=sys.stderr)
+        return 2
     except PlanError as error:
         print(f"{options.plan}: {error}", file=sys.stderr)
         return 2
@@ -135,7 +139,7 @@ class _Experiment:
             known = self.folder.read_run(planned)
             if known.status == "unsupported":
                 given_up.add(planned.arm.name)
-            if known.status == "recorded" or planned.arm.name in given_up:
+            if planned.arm.name in given_up or self.folder.is_recorded(planned, known):
                 continue
             how = self._carry_out(planned, known)
             if how.status != "recorded":
@@ -166,8 +170,8 @@ class _Experiment:
             if isinstance(event, EngineReady):
                 known.fingerprint, known.start_s = event.fingerprint, event.start_s
                 self.folder.write_run(known)
-            elif isinstance(event, OutputChecked):
-                known.output_digests = event.digests
+            elif isinstance(event, OutputChecked) and self.folder.digest_key:
+                known.output_digests = event.digests  # without the key they fit no other run's
 
         return keep
 

@@ -16,6 +16,9 @@ from typing import Any
 
 import pytest
 
+from runner.plan_codec import from_toml
+from runner.results import load_folder, open_folder
+
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "webapp" / "samples" / "data" / "demo_sample.jsonl"
 CASES = Path(__file__).parent / "data" / "traffic"
@@ -166,7 +169,7 @@ def test_killed_experiment_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_interrupt_stops_the_engine_and_says_how_to_go_on(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    slow = NORMAL.replace("step_ms = 20.0", "step_ms = 200.0")
+    slow = NORMAL.replace("step_ms = 30.0", "step_ms = 200.0")
     process = start("run", plan_file(tmp_path, none=slow), "--out", out)
     deadline = time.monotonic() + 40
     while not list(out.glob("runs/*/run.json")) and time.monotonic() < deadline:
@@ -290,7 +293,9 @@ def test_inspect_of_a_refused_file_is_one_line(tmp_path: Path) -> None:
         ("plan.json", "[]"),
         ("plan.json", '{"plan"'),
         ("runs/000-baseline/run.json", '{"index": 0, "ar'),
-        ("runs/000-baseline/run.json", '{"index": 0, "arm": "baseline", "block": 0, "new": 1}'),
+        ("plan.json", '{"schema_version": 1, "traffic": "a", "traffic_sha256": "b", "plan": []}'),
+        ("runs/000-baseline/run.json", '{"index": 0, "arm": "baseline", "block": 0}'),
+        ("runs/000-baseline/run.json", '{"schema_version": 1, "index": 0, "new": 1}'),
         ("runs/000-baseline/trial-000.jsonl", '{"type": "trial", "schema_version": 1, "x": 2}\n'),
     ],
 )
@@ -306,9 +311,110 @@ def test_a_damaged_folder_is_one_sentence(
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+def test_a_plan_without_a_baseline_is_one_sentence(measured_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "copy"
+    shutil.copytree(measured_folder, out)
+    document = json.loads((out / "plan.json").read_text())
+    document["plan"]["arms"] = document["plan"]["arms"][1:]
+    (out / "plan.json").write_text(json.dumps(document))
+    done = command("compare", out)
+    assert done.returncode == 1
+    assert "plan.json: Exactly one arm" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_result_that_cannot_be_written_is_one_sentence(
+    measured_folder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "copy"
+    shutil.copytree(measured_folder, out)
+    (out / "result.json").unlink()
+    (out / "result.json").mkdir()
+    done = command("compare", out)
+    assert done.returncode == 1
+    assert done.stderr == f"{out}: Is a directory\n"
+
+
+def test_a_full_disk_is_one_sentence_and_ends_the_engine(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    plan = plan_file(tmp_path, runs=2)
+    # Writing beyond this many bytes of a file fails, as on a full disk: plan.json fits, and the
+    # measurements of a trial don't.
+    limited = f"ulimit -f 4; exec {sys.executable} -m runner run {plan} --out {out}"
+    done = subprocess.run(
+        ["bash", "-c", limited], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"--out {out}: File too large"
+    assert "Traceback" not in done.stderr
+    assert not _listens(int(next(out.glob("runs/*/simulator.port")).read_text()))
+
+
+def test_a_trial_that_the_engine_spoilt_is_left_out_with_its_reason(
+    measured_folder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "copy"
+    shutil.copytree(measured_folder, out)
+    journal = out / "runs" / "001-ngram" / "trial-000.jsonl"
+    *rows, end = map(json.loads, journal.read_text().splitlines())
+    end["invalid_reasons"] = ["counters_reset"]
+    journal.write_text("".join(json.dumps(row) + "\n" for row in (*rows, end)))
+    done = command("compare", out)
+    (level,) = result_of(out)["candidates"]["ngram"]["comparison"]["levels"]
+    assert level["excluded"] == [{"arm": "ngram", "run": 1, "reasons": ["counters_reset"]}]
+    told = " ".join(done.stdout.split())
+    assert "left out: 2 in flight, run 2 (ngram): The engine's counters fell" in told
+
+
 def test_the_key_of_the_answers_goes_with_the_last_run(measured_folder: Path) -> None:
     assert not (measured_folder / "digest.key").exists()
     assert "digest_key" not in (measured_folder / "plan.json").read_text()
+
+
+def test_digests_and_their_key_are_for_the_owner_only(
+    measured_folder: Path, tmp_path: Path
+) -> None:
+    for path in measured_folder.glob("runs/*/run.json"):
+        assert path.stat().st_mode & 0o077 == 0
+    plan = from_toml(plan_file(tmp_path)).plan
+    known = open_folder(tmp_path / "out", plan, SAMPLE)
+    key = tmp_path / "out" / "digest.key"
+    assert key.stat().st_mode & 0o077 == 0
+    assert key.read_text() == known.digest_key == load_folder(tmp_path / "out").digest_key
+
+
+def test_a_deleted_part_is_measured_again_without_an_output_check(
+    measured_folder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(measured_folder, out)
+    before = journals(out)
+    for name in ("run.json", "trial-000.jsonl"):
+        (out / "runs" / "001-ngram" / name).unlink()
+    (out / "runs" / "002-ngram" / "trial-000.jsonl").unlink()
+    done = command("run", measured_folder.parent / "plan.toml", "--out", out)
+    assert done.returncode == 0, done.stderr
+    after = journals(out)
+    assert set(after) == set(before)
+    assert {name for name in before if after[name] == before[name]} == {
+        "runs/000-baseline/trial-000.jsonl",
+        "runs/003-baseline/trial-000.jsonl",
+    }
+    runs = [json.loads(path.read_text()) for path in sorted(out.glob("runs/*/run.json"))]
+    # The key is gone: digests made now would fit no other run's.
+    assert [run["output_digests"] is None for run in runs] == [False, True, False, False]
+
+
+def test_measurements_without_their_plan_are_not_taken_over(
+    measured_folder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(measured_folder, out)
+    (out / "plan.json").unlink()
+    done = command("run", measured_folder.parent / "plan.toml", "--out", out)
+    assert done.returncode == 2
+    assert "plan.json is missing" in done.stderr
+    assert not (out / "plan.json").exists()
 
 
 def test_one_run_at_a_time_measures_into_a_folder(tmp_path: Path) -> None:
