@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from calculator.validity import REASONS as VALIDITY
 
+WIDTH = 100
+"""Columns of the sentences; tables need no more."""
 METRICS = {
     "ttft_ms": "TTFT, ms",
     "tpot_ms": "TPOT, ms",
@@ -28,17 +31,21 @@ def _lines(result: Mapping[str, Any]) -> Iterator[str]:
     for name, found in result["candidates"].items():
         yield f"== {name} against {result['baseline']}"
         if found["verdict"] is None:
-            yield f"   not measured: {_why_not(result, name)}"
+            yield _wrapped(f"not measured: {_why_not(result, name)}")
             continue
-        yield f"   {found['verdict']['code']}: {found['verdict']['sentence']}"
+        yield _wrapped(f"{found['verdict']['code']}: {found['verdict']['sentence']}")
         for reason in found["verdict"]["reasons"]:
-            yield f"   - {reason['text']}"
+            yield _wrapped(f"- {reason['text']}")
         yield ""
         yield from _table(found["comparison"])
         yield from _categories(found["comparison"])
         yield ""
-        yield from _footing(found["comparison"], result["plan"])
+        yield from map(_wrapped, _footing(found["comparison"], result["plan"]))
         yield ""
+
+
+def _wrapped(sentence: str) -> str:
+    return textwrap.fill(sentence, WIDTH, initial_indent="   ", subsequent_indent="     ")
 
 
 def _why_not(result: Mapping[str, Any], arm: str) -> str:
@@ -89,21 +96,21 @@ def _footing(comparison: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator
         for out in level["excluded"]:
             reasons = "; ".join(VALIDITY.get(code, code) for code in out["reasons"])
             place = f"{level['concurrency']} in flight, run {out['run'] + 1} ({out['arm']})"
-            yield f"   left out: {place}: {reasons}"
+            yield f"left out: {place}: {reasons}"
     check = comparison["output_check"]
     ours, control = check["candidate_match"], check["control_match"]
     yield (
-        f"   outputs: {check['status'].replace('_', ' ')} "
+        f"outputs: {check['status'].replace('_', ' ')} "
         f"({ours['matched']} of {ours['total']} equal the baseline's; the baseline's second run: "
         f"{control['matched']} of {control['total']})"
     )
     for item in comparison["aa_control"]:
         yield (
-            f"   baseline against itself, {item['concurrency']} in flight: E2E ratio "
+            f"baseline against itself, {item['concurrency']} in flight: E2E ratio "
             f"{_number(item['e2e_ms']['estimate'])}, {_interval(item['e2e_ms'])}"
         )
     price = plan["price"]
-    yield f"   price: {price['usd_per_hour']} USD an hour, {price['source']}, {price['as_of']}"
+    yield f"price: {price['usd_per_hour']} USD an hour, {price['source']}, {price['as_of']}"
 
 
 def _row(concurrency: int, title: str, effect: Mapping[str, Any]) -> tuple[str, ...]:
