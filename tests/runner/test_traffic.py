@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runner.traffic.detect import FORMATS
 from runner.traffic.read import ReadLimits, ReadResult, TrafficError, read_file
+from runner.traffic.rows import Row, RowError, Skip
 from runner.traffic.store import load_requests, write_requests
 
 DATA = Path(__file__).parent / "data" / "traffic"
@@ -385,3 +387,62 @@ def test_an_odd_value_costs_its_row_only(tmp_path: Path, row: str) -> None:
     path.write_text(f"{good}\n{row}\n")
     result = read_file(path)
     assert (len(result.requests), result.rejected_count) == (1, 1)
+
+
+ODD = JSON_VALUES | st.sampled_from(
+    [10**400, -(10**400), "1" * 400, "\u00b2", "1e999", "nan", [[]]]
+)
+
+
+def either(*good: Any) -> st.SearchStrategy[Any]:
+    """What belongs there, or anything else."""
+    return st.sampled_from(good) | ODD
+
+
+def fields(**known: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional=known)
+
+
+PARTS = fields(type=either("text", "input_text", "refusal"), text=either("a"), refusal=either("b"))
+MESSAGES = st.lists(
+    fields(
+        type=either("message"),
+        role=either("user", "assistant"),
+        content=either("a") | st.lists(PARTS),
+    )
+    | ODD,
+    max_size=3,
+)
+TOOLS = st.lists(fields(type=either("function"), name=either("f")) | ODD, max_size=2)
+TEXT_FORMAT = fields(type=either("json_schema", "json_object"), name=either("f"))
+BODY = {
+    "messages": MESSAGES | ODD,
+    "prompt": either("a", ["a", [1, 2]]),
+    "input": either("a") | MESSAGES,
+    "text": fields(format=TEXT_FORMAT | ODD) | ODD,
+    "reasoning": fields(effort=either("low")) | ODD,
+    "tools": TOOLS | ODD,
+    "metadata": fields(category=ODD) | ODD,
+    **dict.fromkeys(("id", "request_id", "category", "stop", "logit_bias", "output"), ODD),
+    **dict.fromkeys(("temperature", "top_k", "seed", "n", "instructions", "unheard_of"), ODD),
+    **dict.fromkeys(("max_tokens", "max_output_tokens", "output_tokens"), ODD),
+}
+URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses?a", "/v1/embeddings", "")
+ROWS = fields(**BODY) | fields(
+    custom_id=ODD, url=either(*URLS), body=fields(**BODY) | ODD, category=ODD
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=ROWS | st.dictionaries(st.text(max_size=5), ODD))
+def test_any_object_gives_requests_or_the_reason_why_not(data: dict[str, Any]) -> None:
+    for known in FORMATS:
+        if not known.matches(data):
+            continue
+        try:
+            outcome = known.read(Row(1, data))
+        except RowError:
+            continue
+        for request in [] if isinstance(outcome, Skip) else outcome:
+            assert json.dumps(request.body("m"))
+            assert request.prompt_key
