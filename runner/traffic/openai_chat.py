@@ -32,7 +32,6 @@ def chat_request(
     ignore: frozenset[str] = frozenset(),
 ) -> NormalisedRequest:
     """One chat body as a request; also what the batch reader uses."""
-    expected = body.get("expected_output")
     return NormalisedRequest(
         id=identity,
         kind="chat",
@@ -41,7 +40,6 @@ def chat_request(
         sampling=rows.sampling(row, body, ignore=ignore),
         max_output_tokens=rows.max_tokens(row, body, "max_completion_tokens", "max_tokens"),
         category=rows.category(row.data, body),
-        expected_output=expected if isinstance(expected, str) else None,
     )
 
 

@@ -1,8 +1,9 @@
 """Plain prompt rows: ``{"prompt": text | token ids | list of these, ...}``.
 
-Optional: ``output_tokens``, ``max_tokens`` or ``max_completion_tokens`` (the limit), ``output`` or
-``completion`` (the answer once given), ``category``, ``id`` and OpenAI's sampling fields. A list
-of prompts is several requests. Prompts go to ``/v1/completions`` as they stand: no chat template.
+Optional: ``output_tokens``, ``max_tokens`` or ``max_completion_tokens`` (the limit), ``category``,
+``id`` and OpenAI's sampling fields; ``output`` or ``completion`` (the answer once given) is not
+kept. A list of prompts is several requests. Prompts go to ``/v1/completions`` as they stand: no
+chat template.
 """
 
 from __future__ import annotations
@@ -40,7 +41,6 @@ def completion_requests(
     prompts = _prompts(body["prompt"])
     limit = rows.max_tokens(row, body, "max_completion_tokens", "max_tokens", "output_tokens")
     sampling = rows.sampling(row, body, ignore=ignore)
-    expected = _expected(body)
     return [
         NormalisedRequest(
             id=identity if len(prompts) == 1 else f"{identity}/{position}",
@@ -50,7 +50,6 @@ def completion_requests(
             sampling=sampling,
             max_output_tokens=limit,
             category=rows.category(row.data, body),
-            expected_output=expected if len(prompts) == 1 else None,
         )
         for position, prompt in enumerate(prompts, start=1)
     ]
@@ -76,14 +75,6 @@ def _prompt(value: Any) -> str | tuple[int, ...]:
 
 def _is_token(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _expected(body: Mapping[str, Any]) -> str | None:
-    for name in ("output", "completion", "expected_output"):
-        value = body.get(name)
-        if isinstance(value, str) and value:
-            return value
-    return None
 
 
 FORMAT = rows.Format("prompt", "Prompts (JSONL)", matches, read)

@@ -27,7 +27,6 @@ class NormalisedRequest:
     """Sampling and format fields to send on as they stand (temperature, top_p, stop, tools ...)."""
     max_output_tokens: int | None = None
     category: str | None = None
-    expected_output: str | None = None
 
     @property
     def prompt_key(self) -> str:

@@ -23,7 +23,7 @@ def write_requests(path: Path | str, requests: Iterable[NormalisedRequest]) -> N
 
 
 def load_requests(path: Path | str) -> list[NormalisedRequest]:
-    """Read back what ``write_requests`` wrote."""
+    """Read back what ``write_requests`` wrote, now or when a request had more fields."""
     with Path(path).open(encoding="utf-8") as file:
         return [_request(json.loads(line)) for line in file]
 
@@ -32,4 +32,4 @@ def _request(row: dict[str, Any]) -> NormalisedRequest:
     row["messages"] = tuple(row["messages"])
     if isinstance(row["prompt"], list):
         row["prompt"] = tuple(row["prompt"])
-    return NormalisedRequest(**row)
+    return NormalisedRequest(**{name: row[name] for name in _FIELDS})

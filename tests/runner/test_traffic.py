@@ -339,6 +339,22 @@ def test_store_gives_back_the_same_requests_for_the_owner_only(tmp_path: Path) -
     assert [item.name for item in tmp_path.iterdir()] == ["stored"]
 
 
+def test_answers_once_given_are_not_kept(tmp_path: Path) -> None:
+    answer = "The answer is blue."
+    rows = ({"prompt": "Name a colour.", name: answer} for name in ("output", "completion"))
+    path = written(tmp_path / "t.jsonl", *rows, {"prompt": "b", "expected_output": answer})
+    write_requests(tmp_path / "stored", read_file(path).requests)
+    assert "blue" not in (tmp_path / "stored").read_text()
+
+
+def test_what_an_older_version_stored_is_read(tmp_path: Path) -> None:
+    requests = read_file(DATA / "18_vllm_custom_types.jsonl").requests
+    path = tmp_path / "stored"
+    write_requests(path, requests)
+    rows = [json.loads(line) | {"expected_output": None} for line in path.read_text().splitlines()]
+    assert load_requests(written(path, *rows)) == requests
+
+
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
