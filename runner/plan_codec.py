@@ -9,6 +9,7 @@ import tomllib
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from datetime import date
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -48,9 +49,9 @@ def from_toml(path: Path | str) -> PlanFile:
     try:
         document = tomllib.loads(source.read_text(encoding="utf-8-sig"), parse_float=Decimal)
     except OSError as error:
-        raise PlanError(f"{source}: {error.strerror or 'cannot be read'}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PlanError(f"{source}: not valid TOML: {error}") from None
+        raise PlanError(error.strerror or "cannot be read") from None
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
+        raise PlanError(f"not valid TOML: {error}") from None
     traffic = document.pop("traffic", None)
     if not isinstance(traffic, dict):
         raise PlanError('traffic: missing; add [traffic] with file = "..."')
@@ -151,6 +152,8 @@ def _decode_scalar(kind: Any, value: Any, where: str) -> Any:
         return value
     if kind is str and isinstance(value, str):
         return value
+    if kind is str and type(value) is date:  # TOML has dates of its own
+        return value.isoformat()
     is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
     if kind is int and isinstance(value, int) and is_number:
         return value

@@ -10,6 +10,7 @@ from runner.plan.data import Design, ExperimentPlan, Target
 
 MOST_USD_PER_HOUR = 1_000_000
 LEAST_TURNS = 3
+MOST_RUNS_PER_ARM = 100
 
 
 def validate(plan: ExperimentPlan) -> list[str]:
@@ -80,6 +81,8 @@ def least_requests(concurrency: int) -> int:
 def _design_problems(design: Design) -> Iterable[str]:
     if design.runs_per_arm < 2:
         yield "Each arm needs at least 2 runs: one alone says nothing about its own spread."
+    if design.runs_per_arm > MOST_RUNS_PER_ARM:
+        yield f"Each arm has at most {MOST_RUNS_PER_ARM} runs."
     for name in ("warmup_requests", "output_check_requests"):
         if getattr(design, name) < 0:
             yield f"The design's {name} must be 0 or more."

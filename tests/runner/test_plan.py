@@ -157,6 +157,7 @@ def test_small_sample_says_how_many_requests_are_missing() -> None:
         ({"levels": (LoadLevel(0, 4),)}, "concurrency of at least 1"),
         ({"levels": (LoadLevel(8, 4),)}, "needs at least 24, as with fewer its load"),
         ({"design": Design(runs_per_arm=1)}, "at least 2 runs"),
+        ({"design": Design(runs_per_arm=101)}, "at most 100 runs"),
         ({"design": Design(warmup_requests=-1)}, "warmup_requests must be 0 or more"),
         ({"design": Design(output_check_tokens=0)}, "output_check_tokens"),
         ({"design": Design(max_output_tokens=0)}, "max_output_tokens"),

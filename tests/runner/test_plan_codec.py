@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,8 @@ def test_missing_key_is_named() -> None:
         ('file = "traffic.jsonl"', 'file = "a"\nformat = "x"', "traffic.format: unknown key"),
         ("[traffic]", "[trafic]", "traffic: missing"),
         ("[target]", "[target", "not valid TOML"),
+        ("seed = 1 ", f"seed = {'9' * 5000} ", "not valid TOML"),
+        ("seed = 1 ", f"x = {'[' * 5000}", "not valid TOML"),
         ("seed = 1 ", "seeds = 1 ", "design.seeds: unknown key"),
         ("min_gain_percent = 5 ", "min_gain_percent = '5' ", "decision.min_gain_percent: expected"),
     ],
@@ -143,3 +146,12 @@ def test_wrong_toml_is_one_line(tmp_path: Path, before: str, after: str, line: s
 def test_toml_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="No such file"):
         from_toml(tmp_path / "none.toml")
+
+
+def test_a_date_of_toml_is_a_date(tmp_path: Path) -> None:
+    text = EXAMPLE.read_text()
+    path = tmp_path / "plan.toml"
+    written = re.sub(r'as_of = "([0-9-]+)"', r"as_of = \1", text)
+    assert written != text
+    path.write_text(written)
+    assert from_toml(path).plan == from_toml(EXAMPLE).plan

@@ -40,7 +40,8 @@ QUICK = {"lease_ttl_s": 2.0, "heartbeat_s": 0.3, "poll_s": 0.1, "write_patience_
 LEVELS = ((1, 8), (2, 14))
 
 
-# A worker looks for its next message every 5 s at the latest, and there are seven of them.
+# Celery's pool notices the end of a child by a timer of 5 s now and then (2 of 30 trivial tasks
+# with one task a child), and there are seven tasks.
 def wait_for(condition: Callable[[], Any], seconds: float = 90.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():

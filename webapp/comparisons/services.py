@@ -8,9 +8,8 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError, transaction
 
-from calculator import comparison, verdict
 from calculator.measurement import ClientHealth, SpeculationCounters, TrialRecord
-from runner.plan import ExperimentPlan
+from runner.analysis import compare_plan
 from runner.plan_codec import from_document
 from webapp.comparisons.models import Comparison
 from webapp.core.nudge import nudge
@@ -19,7 +18,6 @@ from webapp.experiments.models import Experiment, Trial
 from webapp.experiments.services import finish
 from webapp.experiments.settlement import (
     ANALYSE,
-    baseline_arm,
     candidate_arms,
     refused_arms,
     shortfall,
@@ -80,43 +78,14 @@ def sweep() -> int:
 def _compare_all(experiment: Experiment) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
     """(arm, comparison document, verdict document) of each candidate that was measured."""
     plan = from_document(experiment.plan)
-    baseline = baseline_arm(experiment)
     records = _records(experiment)
     digests = _output_digests(experiment)
     measured = {record.arm for record in records}
     return [
-        (arm, *_compare(plan, records, digests, baseline, arm))
+        (arm, *compare_plan(plan, records, arm, digests))
         for arm in candidate_arms(experiment)
         if arm in measured
     ]
-
-
-def _compare(
-    plan: ExperimentPlan,
-    records: Sequence[TrialRecord],
-    digests: dict[int, dict[str, list[str]]],
-    baseline: str,
-    arm: str,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    found = comparison.compare(
-        [record for record in records if record.arm in (baseline, arm)],
-        baseline=baseline,
-        candidate=arm,
-        usd_per_hour=plan.price.usd_per_hour,
-        slo_ttft_p95_ms=plan.slo.ttft_p95_ms,
-        slo_tpot_p95_ms=plan.slo.tpot_p95_ms,
-        slo_e2e_p95_ms=plan.slo.e2e_p95_ms,
-        output_digests=digests,
-    )
-    decided = verdict.decide(
-        found,
-        min_gain_percent=plan.decision.min_gain_percent,
-        own_concurrency=plan.decision.own_concurrency,
-        usd_per_hour=plan.price.usd_per_hour,
-        requests_per_month=plan.decision.requests_per_month,
-        peak_to_mean=plan.decision.peak_to_mean,
-    )
-    return comparison.to_document(found), verdict.to_document(decided)
 
 
 def _records(experiment: Experiment) -> list[TrialRecord]:
