@@ -9,15 +9,28 @@ Definitions (``docs/metrics.md`` repeats them in words):
 * TTFT = first token - sent
 * E2E = last token - sent
 * TPOT = (last token - first token) / (output tokens - tokens in the first event)
+
+In an open loop, where users do not wait for each other, "sent" is when the request should have
+gone out: a client that is late must not make a slow server look fast (coordinated omission,
+G. Tene, "How NOT to Measure Latency", 2013).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
+
+
+MARKS: dict[str, str] = {
+    "tokens_estimated": "The server sent no usage; its own tokeniser counted the answer's text.",
+    "usage_impossible": "The server's usage contradicts itself or the answer, and is not used.",
+    "only_reasoning": "The answer ended before its first word: all of it was reasoning.",
+}
+"""What is odd about a request that was measured, by code."""
 
 
 class Outcome(StrEnum):
@@ -60,6 +73,27 @@ class Measurement:
     finish_reason: str | None = None
     error_kind: str | None = None
     """A short code such as ``http_500``; never a server's text, which may quote a prompt."""
+    first_reasoning_ns: int | None = None
+    """First non-empty piece of reasoning ("thinking")."""
+    first_answer_ns: int | None = None
+    """First non-empty piece of text or of a tool call that is no reasoning."""
+    retry_after_s: float | None = None
+    """What a refusal's Retry-After asked for. Refusals are counted and never sent again."""
+    open_loop: bool = False
+    """Latencies count from ``scheduled_ns`` instead of ``sent_ns``."""
+    marks: tuple[str, ...] = ()
+    """Codes of MARKS."""
+    chunk_gaps_us: Sequence[int] = ()
+    """Per token-bearing event: microseconds since the one before; the first since ``began_ns``."""
+    chunk_bytes: Sequence[int] = ()
+    """Per token-bearing event: bytes of its text in UTF-8."""
+    chunk_tokens: Sequence[int] = ()
+    """Per token-bearing event: its tokens; empty where the server does not say."""
+
+    @property
+    def began_ns(self) -> int:
+        """From when latencies count."""
+        return self.scheduled_ns if self.open_loop else self.sent_ns
 
     @property
     def ok(self) -> bool:
@@ -68,16 +102,25 @@ class Measurement:
     @property
     def ttft_ms(self) -> float | None:
         """Time to first token in ms; None when no token came."""
-        if self.first_token_ns is None:
-            return None
-        return (self.first_token_ns - self.sent_ns) / NS_PER_MS
+        return self._since_began(self.first_token_ns)
+
+    @property
+    def ttfr_ms(self) -> float | None:
+        """Time to first reasoning in ms; None when no reasoning came."""
+        return self._since_began(self.first_reasoning_ns)
+
+    @property
+    def ttfa_ms(self) -> float | None:
+        """Time to first answer token in ms; None when none came (only reasoning, or nothing)."""
+        return self._since_began(self.first_answer_ns)
+
+    def _since_began(self, at_ns: int | None) -> float | None:
+        return None if at_ns is None else (at_ns - self.began_ns) / NS_PER_MS
 
     @property
     def e2e_ms(self) -> float | None:
         """End-to-end latency, send to last token, in ms; None when no token came."""
-        if self.last_token_ns is None:
-            return None
-        return (self.last_token_ns - self.sent_ns) / NS_PER_MS
+        return self._since_began(self.last_token_ns)
 
     @property
     def tpot_ms(self) -> float | None:
@@ -126,6 +169,12 @@ class ClientHealth:
     """Share of the trial's wall time in which the client's own work held the event loop."""
     peak_in_flight: int
     loop_stall_max_ms: float
+    probe_p50_ms: float | None = None
+    """How late our own time stamps were: bytes that another process sent through the loop-back
+    now and then, written to read. None: not probed."""
+    probe_p99_ms: float | None = None
+    processes: int = 1
+    """Sending processes; of the other figures the worst is given, of CPU time the sum."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from calculator.measurement import NS_PER_S, Measurement, TrialRecord
+from calculator.steady import gets_slower, queue_grows
 from calculator.summary import summarise
 
+MOST_OWN_SHARE = 0.02
+"""Of the median TTFT: the client's own late stamps."""
+MOST_OWN_TAIL_SHARE = 0.10
+"""Of the p99 of TTFT. Both tails are made by few values, so 2 % would be noise."""
 MOST_OVERHEAD = 0.05
+"""Of the trial's time, where nothing was probed."""
 MOST_FAILED = 0.10
 LEAST_IN_FLIGHT = 0.60
 LITTLE_TOLERANCE = 0.05
 
 REASONS: dict[str, str] = {
     "client_saturated": (
-        "The load generator itself was busy for more than 5 % of the trial, so the times are "
-        "partly its own. Lower the load or give it a core of its own."
+        "The load generator was the bottleneck: its own time stamps came late by more than 2 % of "
+        "the median time to first token, or by a tenth of its p99. Lower the load, give it a core "
+        "of its own, or more processes."
     ),
     "sends_late": (
         "Requests went out late by more than 5 ms and a tenth of the time to first token. "
         "Something else kept the measuring machine busy."
     ),
     "load_not_reached": (
-        "On average less than 60 % of the requests that the load level asks for were in flight, "
-        "so this is another load. Use more requests for this level."
+        "The requests in flight never reached what the load level asks for, or on average were "
+        "less than 60 % of it, so this is another load. Use more requests for this level."
+    ),
+    "over_capacity": (
+        "Requests arrived faster than they were answered and the queue grew: no latency of this "
+        "level means anything. Lower the rate."
+    ),
+    "gets_slower": (
+        "The last third of the answers was slower than the first by more than a quarter, and not "
+        "by chance: the server was not in a steady state."
     ),
     "littles_law": (
         "Time stamps contradict each other: more request time passed than the requests in "
@@ -47,6 +63,17 @@ def trial_reasons(trial: TrialRecord) -> list[str]:
     return list(dict.fromkeys((*trial.invalid_reasons, *_reasons(trial))))
 
 
+def could_carry(trial: TrialRecord) -> int | None:
+    """About how many requests in flight the client could have measured, of a saturated trial.
+
+    Its delay is taken as proportional to the load. None: it was not the bottleneck, not probed, or
+    could not even have carried one.
+    """
+    excess = max((used / allowed for used, allowed in _own_shares(trial)), default=0.0)
+    load = math.floor(trial.concurrency / excess) if excess > 1 else 0
+    return load or None
+
+
 def _reasons(trial: TrialRecord) -> Iterator[str]:
     completed = [m for m in trial.measurements if m.ok]
     if not completed:
@@ -58,26 +85,58 @@ def _reasons(trial: TrialRecord) -> Iterator[str]:
     unknown = sum(m.output_tokens is None for m in completed)
     if unknown / len(completed) > MOST_FAILED:
         yield "tokens_unknown"
-    if not _little_holds(trial):
-        yield "littles_law"
-    in_flight = mean_in_flight(trial)
-    if in_flight is not None and in_flight < LEAST_IN_FLIGHT * min(trial.concurrency, sent):
-        yield "load_not_reached"
+    yield from _load_reasons(trial)
+    if gets_slower([m.ttft_ms for m in completed]) or gets_slower([m.tpot_ms for m in completed]):
+        yield "gets_slower"
     yield from _client_reasons(trial, completed)
     finished = None if trial.counters is None else trial.counters.requests_finished
     if finished is not None and finished > sent:
         yield "foreign_traffic"
 
 
+def _load_reasons(trial: TrialRecord) -> Iterator[str]:
+    """Was it the load that was asked for? A closed loop of N holds N requests, never more."""
+    if any(m.open_loop for m in trial.measurements):
+        sends = sorted(m.scheduled_ns for m in trial.measurements)
+        ends = sorted(m.done_ns for m in trial.measurements)
+        if queue_grows(sends, ends, sends[-1]):
+            yield "over_capacity"
+        return
+    in_flight = mean_in_flight(trial)
+    if in_flight is None or in_flight > trial.concurrency * (1 + LITTLE_TOLERANCE):
+        yield "littles_law"
+    asked = min(trial.concurrency, len(trial.measurements))
+    reached = None if trial.client is None else trial.client.peak_in_flight
+    too_few = in_flight is not None and in_flight < LEAST_IN_FLIGHT * asked
+    if too_few or (reached is not None and reached < asked):
+        yield "load_not_reached"
+
+
 def _client_reasons(trial: TrialRecord, completed: list[Measurement]) -> Iterator[str]:
     client = trial.client
     if client is None:
         return
-    if client.overhead_share > MOST_OVERHEAD:
+    if client.probe_p50_ms is None:
+        saturated = client.overhead_share > MOST_OVERHEAD
+    else:
+        saturated = any(used > allowed for used, allowed in _own_shares(trial))
+    if saturated:
         yield "client_saturated"
     ttft_ms = summarise(m.ttft_ms for m in completed).p50
     if client.lateness_p99_ms > max(5.0, 0.1 * (ttft_ms or 0.0)):
         yield "sends_late"
+
+
+def _own_shares(trial: TrialRecord) -> Iterator[tuple[float, float]]:
+    """The client's own share of the median and of the p99 of TTFT, and how much may be."""
+    client = trial.client
+    found = summarise(m.ttft_ms for m in trial.measurements if m.ok)
+    if client is None:
+        return
+    if client.probe_p50_ms is not None and found.p50:
+        yield client.probe_p50_ms / found.p50, MOST_OWN_SHARE
+    if client.probe_p99_ms is not None and found.p99:
+        yield client.probe_p99_ms / found.p99, MOST_OWN_TAIL_SHARE
 
 
 def mean_in_flight(trial: TrialRecord) -> float | None:
@@ -88,9 +147,3 @@ def mean_in_flight(trial: TrialRecord) -> float | None:
     if trial.duration_s <= 0:
         return None
     return sum(m.done_ns - m.sent_ns for m in trial.measurements) / NS_PER_S / trial.duration_s
-
-
-def _little_holds(trial: TrialRecord) -> bool:
-    """A closed loop of N can't hold more than N requests."""
-    in_flight = mean_in_flight(trial)
-    return in_flight is not None and in_flight <= trial.concurrency * (1 + LITTLE_TOLERANCE)

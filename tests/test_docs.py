@@ -9,7 +9,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from calculator import comparison, outputs, reasons, validity
-from calculator.measurement import Measurement, Outcome
+from calculator.measurement import MARKS, Measurement, Outcome
 from webapp import env
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,7 +54,7 @@ def test_every_outcome_is_documented() -> None:
 def test_every_reason_is_documented_in_the_words_of_the_code() -> None:
     text = (DOCS / "metrics.md").read_text()
     verdicts = {code: kind.help for code, kind in reasons.REASONS.items()}
-    for table in (validity.REASONS, comparison.PROBLEMS, verdicts):
+    for table in (validity.REASONS, comparison.PROBLEMS, MARKS, verdicts):
         rows = [f"| `{code}` | {meaning} |" for code, meaning in table.items()]
         assert [row for row in rows if row not in text] == []
     checks = get_args(get_type_hints(outputs.OutputCheck)["status"])

@@ -25,7 +25,7 @@ def _imported(path: Path) -> set[str]:
     [
         ("calculator", {"calculator", "numpy", "scipy"}),
         # Scripts in runner/models/scripts run in the engine's environment, by its Python.
-        ("runner", {"runner", "calculator", "numpy", "scipy", "aiohttp"}),
+        ("runner", {"runner", "calculator", "numpy", "scipy"}),
     ],
 )
 def test_a_part_imports_only_what_it_may(folder: str, allowed: set[str]) -> None:

@@ -1,8 +1,10 @@
 """Measure a running OpenAI-compatible server with the requests of a traffic file.
 
-Sends M requests with N of them in flight (a closed loop: the next goes out when one ends), each
-with its own sampling settings and once only, and counts what comes back. Times are in
-milliseconds, rates per second of the trial, tokens as the server's usage says.
+Sends M requests, each with its own sampling settings and once only, and counts what comes back:
+with N of them in flight (--concurrency, a closed loop: the next goes out when one ends), or as
+users come who do not wait for each other (--rate, an open loop; latencies then count from when a
+request was due, and a server that cannot keep up is cut short). Times are in milliseconds, rates
+per second of the trial, tokens as the server's usage says.
 
 What OUT holds (null: unknown, never 0):
   ttft_ms   send to first token: the first non-empty text, reasoning or tool-call piece
@@ -15,13 +17,19 @@ What OUT holds (null: unknown, never 0):
             each of the four as {mean, p50, p90, p95, p99}; itl_ms over tokens, the others over
             completed requests. A percentile of too few values is null: p50 takes 2 of them, p90
             10, p95 20, p99 100
+  ttfr_ms, ttfa_ms   to the first reasoning and to the first answer token; null where none came
   output_tokens_per_s, requests_per_s   of completed requests, over duration_s
-  completed, failed    requests; outcomes counts both by kind
+  completed, failed    requests; outcomes counts both by kind. A refusal is counted, not sent again
+  marks                what was odd about requests that were measured, counted by kind:
+            tokens_estimated (no usage came; the server's /tokenize counted the text),
+            usage_impossible, only_reasoning (no answer followed)
   duration_s           first send to end of the last answer
   prompt_tokens, output_tokens          sums over completed requests
   client    how far to trust us: lateness_p99_ms (our sends after they were due), cpu_s,
             overhead_share (share of the time in which our own work held the event loop),
-            peak_in_flight, loop_stall_max_ms
+            peak_in_flight, loop_stall_max_ms, processes, probe_p50_ms and probe_p99_ms (how late
+            our own time stamps were, seen by bytes from another process)
+  reasons   codes of why these figures may not be believed; docs/metrics.md explains them
 
 Exit code 0 when at least one request completed and the replay reached its end, 1 when not, 2 for
 a wrong argument, 130 when interrupted: OUT then holds what was measured until then.
@@ -42,8 +50,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from calculator.measurement import Measurement
+from calculator.measurement import Measurement, TrialRecord
 from calculator.summary import FEWEST, summarise
+from calculator.validity import REASONS, trial_reasons
+from runner import arrivals
+from runner.arrivals import ClosedLoop, Load, OpenLoop
 from runner.engines.base import Endpoint
 from runner.replay import ReplayInterrupted, ReplayResult, replay
 from runner.traffic.read import TrafficError, read_file
@@ -60,7 +71,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", required=True, metavar="NAME", help="the name the server knows the model by")
     add("--traffic", required=True, type=Path, metavar="FILE", help="JSONL, plain or gzip")
     add("--json", required=True, type=Path, metavar="OUT", help="where the result goes")
-    add("--concurrency", type=_positive, default=1, metavar="N", help="in flight (default 1)")
+    load = parser.add_mutually_exclusive_group()
+    load.add_argument("--concurrency", type=_positive, metavar="N", help="in flight (default 1)")
+    load.add_argument("--rate", type=_number, metavar="R", help="arrivals per second instead")
+    add(
+        "--burstiness",
+        type=_number,
+        metavar="B",
+        help="with --rate: shape of the gamma gaps; 1 (default) is Poisson, below 1 comes in "
+        "bursts, above 1 is steadier",
+    )
+    add("--even", action="store_true", help="with --rate: even gaps instead of drawn ones")
+    add("--ramp-to", type=_number, metavar="R", help="with --rate: move evenly to this rate")
+    add("--seed", type=int, default=0, metavar="S", help="of the drawn gaps (default 0)")
+    add(
+        "--processes",
+        type=_positive,
+        default=1,
+        metavar="K",
+        help="sending processes, where one core cannot carry the load (default 1)",
+    )
     add("--requests", type=_positive, metavar="M", help="how many to send (default: all)")
     add(
         "--allow-repeats",
@@ -71,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-output-tokens", type=_positive, metavar="TOKENS", help="cap on every answer")
     add(
         "--timeout-s",
-        type=_seconds,
+        type=_number,
         default=300.0,
         metavar="SECONDS",
         help="limit of one request, send to end (default 300)",
@@ -93,6 +123,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         endpoint = Endpoint(options.url, options.model, _api_key(options.api_key_env))
         requests = _requests(options.traffic, options.requests, options.allow_repeats)
+        load = _load(options, len(requests))
         _check_writable(options.json)
     except _WrongArgument as error:
         print(f"python -m runner replay: {error}", file=sys.stderr)
@@ -105,7 +136,9 @@ def run(options: argparse.Namespace) -> int:
         result = replay(
             endpoint,
             requests,
-            concurrency=options.concurrency,
+            concurrency=load.concurrency if isinstance(load, ClosedLoop) else None,
+            arrivals=load if isinstance(load, OpenLoop) else None,
+            processes=options.processes,
             cache_salt=options.cache_salt,
             max_output_tokens=options.max_output_tokens,
             timeout_s=options.timeout_s,
@@ -115,7 +148,7 @@ def run(options: argparse.Namespace) -> int:
         )
     except ReplayInterrupted as stopped:
         result, trouble = stopped.result, stopped.reason
-    document = to_document(result)
+    document = to_document(result, load)
     _print(document)
     try:
         options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
@@ -130,7 +163,22 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def to_document(result: ReplayResult) -> dict[str, Any]:
+def _load(options: argparse.Namespace, requests: int) -> Load:
+    drawn = options.burstiness is not None
+    if options.rate is None:
+        if drawn or options.even or options.ramp_to is not None:
+            raise _WrongArgument("--burstiness, --even and --ramp-to belong to --rate")
+        return ClosedLoop(options.concurrency or 1)
+    if drawn + options.even + (options.ramp_to is not None) > 1:
+        raise _WrongArgument("give one of --burstiness, --even and --ramp-to")
+    if options.ramp_to is not None:
+        return arrivals.ramp(options.rate, options.ramp_to, requests)
+    if options.even:
+        return arrivals.constant(options.rate, requests)
+    return arrivals.gamma(options.rate, options.burstiness or 1.0, requests, options.seed)
+
+
+def to_document(result: ReplayResult, load: Load) -> dict[str, Any]:
     """``result`` as the JSON that OUT holds."""
     good = [one for one in result.measurements if one.ok]
     output_tokens = _total([one.output_tokens for one in good])
@@ -139,16 +187,28 @@ def to_document(result: ReplayResult) -> dict[str, Any]:
         "tpot_ms": summary([one.tpot_ms for one in good]),
         "itl_ms": summary(result.itl_ms or ()),
         "e2e_ms": summary([one.e2e_ms for one in good]),
+        "ttfr_ms": summary([one.ttfr_ms for one in good]),
+        "ttfa_ms": summary([one.ttfa_ms for one in good]),
         "output_tokens_per_s": _rate(output_tokens, result.duration_s),
         "requests_per_s": _rate(len(good), result.duration_s),
         "completed": len(good),
         "failed": len(result.measurements) - len(good),
         "outcomes": dict(sorted(Counter(map(_kind, result.measurements)).items())),
+        "marks": dict(sorted(Counter(mark for one in good for mark in one.marks).items())),
         "duration_s": result.duration_s,
         "prompt_tokens": _total([one.prompt_tokens for one in good]),
         "output_tokens": output_tokens,
         "client": asdict(result.client),
+        "reasons": trial_reasons(_record(result, load)),
     }
+
+
+def _record(result: ReplayResult, load: Load) -> TrialRecord:
+    """``result`` as the one trial of an arm, to ask whether it may be believed."""
+    concurrency = load.concurrency if isinstance(load, ClosedLoop) else 0
+    return TrialRecord(
+        "replay", 0, 0, concurrency, result.duration_s, result.measurements, None, result.client
+    )
 
 
 def summary(values: Sequence[float | None]) -> dict[str, float | None] | None:
@@ -240,13 +300,13 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
+def _number(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not 0 < value < 1e7:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
     return value
 
 
@@ -269,7 +329,11 @@ def _print(document: dict[str, Any]) -> None:
         value = document[name]
         print(f"{name:<21}{'unknown' if value is None else value}")
     client = document["client"]
+    late = client["probe_p50_ms"]
+    stamps = "not probed" if late is None else f"late by {late:.2f} ms (p50)"
     print(
         f"client               sends late by {client['lateness_p99_ms']:.2f} ms (p99), "
-        f"own work {client['overhead_share']:.1%} of the time"
+        f"time stamps {stamps}"
     )
+    for code in document["reasons"]:
+        print(f"not to be believed   {code}: {REASONS[code]}")

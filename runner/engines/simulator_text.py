@@ -76,7 +76,8 @@ def tokenize(body: dict[str, Any]) -> tuple[int, ...]:
         if not isinstance(prompt, str):
             raise BadRequest("a request needs messages, or a prompt of text or token ids")
         text = prompt
-    return (START_TOKEN, *(_word_id(word) for word in text.split()))
+    start = () if body.get("add_special_tokens") is False else (START_TOKEN,)
+    return (*start, *(_word_id(word) for word in text.split()))
 
 
 def _messages_text(messages: object) -> str:

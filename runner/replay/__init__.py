@@ -1,6 +1,8 @@
 """The load generator: when to send (schedule), how to send (client), how to count (count)."""
 
 from runner.replay.trial import (
+    NoSpace,
+    OverCapacity,
     ReplayInterrupted,
     ReplayResult,
     ReplayStopped,
@@ -10,6 +12,8 @@ from runner.replay.trial import (
 )
 
 __all__ = [
+    "NoSpace",
+    "OverCapacity",
     "ReplayInterrupted",
     "ReplayResult",
     "ReplayStopped",

@@ -13,16 +13,19 @@ Rules (``calculator.measurement`` defines the metrics built on them):
 from __future__ import annotations
 
 import json
+from array import array
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from calculator.measurement import Measurement, Outcome
 from runner.replay.client import Answer, End
 from runner.replay.sse import Decoder, Event
-from runner.traffic.request import NormalisedRequest
 
 REFUSING_STATUS = frozenset({429, 503})
-_TEXT_FIELDS = ("content", "reasoning", "reasoning_content", "refusal")
+_REASONING_FIELDS = ("reasoning", "reasoning_content")
+_ANSWER_FIELDS = ("content", "refusal")
+_MOST_GAP_US = 2**31 - 1
 _END_OUTCOMES = {
     End.LOST: Outcome.CUT,
     End.NO_ANSWER: Outcome.CUT,
@@ -30,6 +33,7 @@ _END_OUTCOMES = {
     End.UNREACHABLE: Outcome.REFUSED,
     End.CONNECT_TIMEOUT: Outcome.TIMEOUT,
     End.TIMEOUT: Outcome.TIMEOUT,
+    End.TOO_LARGE: Outcome.ERROR,
 }
 
 
@@ -43,6 +47,10 @@ class _Stream:
     finish_reason: str | None = None
     first_token_ns: int | None = None
     last_token_ns: int | None = None
+    first_reasoning_ns: int | None = None
+    first_answer_ns: int | None = None
+    texts: list[str] = field(default_factory=list)
+    """The text of each token-bearing event."""
     token_events: list[tuple[int, int | None]] = field(default_factory=list)
     """Per token-bearing event: its time, and the tokens written so far where the server says."""
     usage: _Usage | None = None
@@ -60,21 +68,30 @@ class _Usage:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A Measurement with what only the replay itself needs."""
+    """A Measurement, and what only the replay itself needs."""
 
     measurement: Measurement
-    token_events: tuple[tuple[int, int | None], ...]
-    """(time in ns from the trial's start, tokens so far or None) of each token-bearing event."""
+    text: str | None
+    """The answer, where its tokens are still to be counted: it came whole and without usage."""
 
 
-def count(answer: Answer, request: NormalisedRequest, origin_ns: int) -> Counted:
+def count(
+    answer: Answer,
+    request_id: str,
+    category: str | None,
+    origin_ns: int,
+    *,
+    open_loop: bool = False,
+) -> Counted:
     """The Measurement of one answer; its times are counted from ``origin_ns``."""
     stream = _Stream()
     if answer.status == 200:
         _read_packets(answer, stream)
     outcome, error_kind = _judge(answer, stream)
-    usage = None if stream.usage_impossible else stream.usage
+    usage = stream.usage
     if usage and usage.output_tokens == 0 and stream.token_events:
+        stream.usage_impossible = True
+    if stream.usage_impossible:
         usage = None
     if usage and outcome is Outcome.OK and usage.output_tokens == len(stream.token_events):
         # As many events as tokens: each carried one, whether the server said so or not.
@@ -84,10 +101,11 @@ def count(answer: Answer, request: NormalisedRequest, origin_ns: int) -> Counted
     def since_start(at_ns: int | None) -> int | None:
         return None if at_ns is None else at_ns - origin_ns
 
+    began_ns = answer.scheduled_ns if open_loop else answer.sent_ns
     measurement = Measurement(
-        request_id=request.id,
+        request_id=request_id,
         sequence=answer.sequence,
-        category=request.category,
+        category=category,
         outcome=outcome,
         scheduled_ns=answer.scheduled_ns - origin_ns,
         sent_ns=answer.sent_ns - origin_ns,
@@ -102,9 +120,47 @@ def count(answer: Answer, request: NormalisedRequest, origin_ns: int) -> Counted
         chunks=len(stream.token_events),
         finish_reason=stream.finish_reason,
         error_kind=error_kind,
+        first_reasoning_ns=since_start(stream.first_reasoning_ns),
+        first_answer_ns=since_start(stream.first_answer_ns),
+        retry_after_s=_retry_after_s(answer),
+        open_loop=open_loop,
+        marks=_marks(stream, outcome),
+        chunk_gaps_us=_gaps_us(stream, began_ns),
+        chunk_bytes=array("I", [len(text.encode("utf-8", "replace")) for text in stream.texts]),
+        chunk_tokens=_chunk_tokens(stream),
     )
-    dated = tuple((at_ns - origin_ns, tokens) for at_ns, tokens in stream.token_events)
-    return Counted(measurement, dated)
+    uncounted = outcome is Outcome.OK and usage is None and bool(stream.texts)
+    return Counted(measurement, "".join(stream.texts) if uncounted else None)
+
+
+def _marks(stream: _Stream, outcome: Outcome) -> tuple[str, ...]:
+    found = []
+    if stream.usage_impossible:
+        found.append("usage_impossible")
+    if outcome is Outcome.OK and stream.first_reasoning_ns and not stream.first_answer_ns:
+        found.append("only_reasoning")
+    return tuple(found)
+
+
+def _gaps_us(stream: _Stream, began_ns: int) -> array[int]:
+    dates = [began_ns, *(at_ns for at_ns, _ in stream.token_events)]
+    gaps = ((after - before) // 1000 for before, after in pairwise(dates))
+    return array("I", [min(max(0, gap), _MOST_GAP_US) for gap in gaps])
+
+
+def _chunk_tokens(stream: _Stream) -> array[int]:
+    """The tokens of each event; empty where one of them is not known."""
+    known = [so_far for _, so_far in stream.token_events if so_far is not None]
+    tokens = [after - before for before, after in pairwise([0, *known])]
+    whole = len(known) == len(stream.token_events) and all(number > 0 for number in tokens)
+    return array("I", tokens if whole else [])
+
+
+def _retry_after_s(answer: Answer) -> float | None:
+    """Seconds of a Retry-After header; the date form, which no model server sends, is unknown."""
+    text = answer.retry_after
+    refused = answer.status in REFUSING_STATUS
+    return float(text) if refused and text and text.isascii() and text.isdecimal() else None
 
 
 def _read_packets(answer: Answer, stream: _Stream) -> None:
@@ -148,7 +204,7 @@ def _take_event(event: Event, stream: _Stream) -> None:
 
 def _take_choices(document: dict[str, Any], arrived_ns: int, stream: _Stream) -> None:
     choices = document.get("choices")
-    bears_token = False
+    reasoning = answer = ""
     for choice in choices if isinstance(choices, list) else ():
         if not isinstance(choice, dict):
             continue
@@ -156,8 +212,17 @@ def _take_choices(document: dict[str, Any], arrived_ns: int, stream: _Stream) ->
             stream.id_tokens = (stream.id_tokens or 0) + len(choice["token_ids"])
         if isinstance(choice.get("finish_reason"), str):
             stream.finish_reason = choice["finish_reason"]
-        bears_token = bears_token or _bears_token(choice)
-    if bears_token:
+        delta = choice.get("delta")
+        if isinstance(delta, dict):
+            reasoning += _texts(delta, _REASONING_FIELDS)
+            answer += _texts(delta, _ANSWER_FIELDS) + _call_text(delta)
+        answer += _texts(choice, ("text",))
+    if reasoning:
+        stream.first_reasoning_ns = stream.first_reasoning_ns or arrived_ns
+    if answer:
+        stream.first_answer_ns = stream.first_answer_ns or arrived_ns
+    if reasoning or answer:
+        stream.texts.append(reasoning + answer)
         _mark_token(document, arrived_ns, stream)
 
 
@@ -171,26 +236,24 @@ def _mark_token(document: dict[str, Any], arrived_ns: int, stream: _Stream) -> N
     stream.token_events.append((arrived_ns, so_far or None))
 
 
-def _bears_token(choice: dict[str, Any]) -> bool:
-    if _is_text(choice.get("text")):
-        return True
-    delta = choice.get("delta")
-    if not isinstance(delta, dict):
-        return False
-    if any(_is_text(delta.get(name)) for name in _TEXT_FIELDS):
-        return True
+def _texts(document: dict[str, Any], names: tuple[str, ...]) -> str:
+    return "".join(text for name in names if isinstance(text := document.get(name), str))
+
+
+def _call_text(delta: dict[str, Any]) -> str:
+    """Names and arguments of tool calls, and of the older function call."""
     calls = delta.get("tool_calls")
-    functions = [call.get("function") for call in calls or () if isinstance(call, dict)]
+    functions = [
+        call.get("function")
+        for call in (calls if isinstance(calls, list) else ())
+        if isinstance(call, dict)
+    ]
     functions.append(delta.get("function_call"))
-    return any(
-        isinstance(function, dict)
-        and (_is_text(function.get("name")) or _is_text(function.get("arguments")))
+    return "".join(
+        _texts(function, ("name", "arguments"))
         for function in functions
+        if isinstance(function, dict)
     )
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value != ""
 
 
 def _take_usage(document: object, stream: _Stream) -> None:

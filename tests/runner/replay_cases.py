@@ -108,7 +108,14 @@ CASES = [
             event(usage=usage(2)),
             DONE,
         ),
-        {"chunks": 2, "finish_reason": "length", "output_tokens": 2},
+        {
+            "chunks": 2,
+            "finish_reason": "length",
+            "output_tokens": 2,
+            "first_answer_ns": None,
+            "ttfa_ms": None,
+            "marks": ("only_reasoning",),
+        },
     ),
     Case(
         "one event with reasoning and content",
@@ -164,7 +171,7 @@ CASES = [
             event(usage=usage(3, completion_tokens_details={"reasoning_tokens": 9})),
             DONE,
         ),
-        {"output_tokens": None},
+        {"output_tokens": None, "marks": ("usage_impossible",)},
     ),
     Case(
         "usage that cannot be: no token, true, text, below 0",
@@ -237,12 +244,12 @@ CASES = [
     Case(
         "429",
         [(0.0, head("429 Too Many Requests", "Retry-After: 9")), (0.0, b"0\r\n\r\n")],
-        {"outcome": Outcome.REFUSED, "error_kind": "http_429", "first_token_ns": None},
+        {"outcome": Outcome.REFUSED, "error_kind": "http_429", "retry_after_s": 9.0},
     ),
     Case(
         "503",
         [(0.0, head("503 Service Unavailable")), (0.0, b"0\r\n\r\n")],
-        {"outcome": Outcome.REFUSED, "error_kind": "http_503"},
+        {"outcome": Outcome.REFUSED, "error_kind": "http_503", "retry_after_s": None},
     ),
     Case(
         "500",

@@ -1,13 +1,14 @@
 """A server process that plays raw bytes with set delays, to see how a client reads them.
 
 ``ScriptedServer.play(name, steps, end)`` makes ``<url>/<name>/v1/...`` answer each POST with the
-steps ``(delay_s, bytes)``, status line included. ``end`` is "keep" (keep-alive), "close", or
-"hang" (neither bytes nor close).
+steps ``(delay_s, bytes)``, status line included. ``end`` is "keep" (keep-alive), "close", "hang"
+(neither bytes nor close), or "one-by-one" (keep-alive, and one answer at a time).
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import ssl
 import subprocess
@@ -46,10 +47,16 @@ class ScriptedServer:
         self._process.kill()
         self._process.wait()
 
-    def play(self, name: str, steps: Sequence[Step], end: str = "keep") -> str:
-        """Set the answer of ``name`` and forget its log; returns its root address."""
+    def play(
+        self, name: str, steps: Sequence[Step], end: str = "keep", *, tokenizer: bool = False
+    ) -> str:
+        """Set the answer of ``name`` and forget its log; returns its root address.
+
+        With ``tokenizer``, ``/tokenize`` counts a text's characters; else there is none.
+        """
         coded = [(delay_s, base64.b64encode(data).decode()) for delay_s, data in steps]
-        document = json.dumps({"name": name, "steps": coded, "end": end}).encode()
+        script = {"name": name, "steps": coded, "end": end, "tokenizer": tokenizer}
+        document = json.dumps(script).encode()
         with self._open(urllib.request.Request(f"{self.url}/_play", data=document)):
             return f"{self.url}/{name}"
 
@@ -72,6 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     scripts: dict[str, dict[str, Any]] = {}  # noqa: RUF012 shared on purpose
     logs: dict[str, list[dict[str, Any]]] = {}  # noqa: RUF012
+    turns = threading.Lock()
 
     def do_GET(self) -> None:
         if self.path.startswith("/_received/"):
@@ -90,13 +98,20 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._log(body)
         script = self.scripts[self._name()]
-        for delay_s, coded in script["steps"]:
-            time.sleep(delay_s)
-            self.wfile.write(base64.b64decode(coded))
-            self.wfile.flush()
+        if self.path.endswith("/tokenize"):
+            if script["tokenizer"]:
+                self._answer(json.dumps({"count": len(json.loads(body)["prompt"])}).encode())
+            else:
+                self.send_error(404)
+            return
+        with self.turns if script["end"] == "one-by-one" else contextlib.nullcontext():
+            for delay_s, coded in script["steps"]:
+                time.sleep(delay_s)
+                self.wfile.write(base64.b64decode(coded))
+                self.wfile.flush()
         if script["end"] == "hang":
             self.rfile.read(1)
-        self.close_connection = script["end"] != "keep"
+        self.close_connection = script["end"] in ("close", "hang")
 
     def _name(self) -> str:
         return self.path.split("/")[1]

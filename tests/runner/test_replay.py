@@ -106,7 +106,7 @@ def test_inter_token_latency_is_shared_out_over_tokens(server: ScriptedServer) -
 def test_what_is_sent(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    url = server.play("prefix", stream(*THREE, STOP, DONE))
+    url = server.play("prefix", stream(*THREE, STOP, USAGE_3, DONE))
     chat = NormalisedRequest(
         id="a",
         kind="chat",

@@ -77,12 +77,35 @@ def test_measures_a_server(url: str, traffic: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "load", [("--rate", 40), ("--rate", 40, "--even"), ("--rate", 20, "--ramp-to", 60)]
+)
+def test_an_open_loop_by_two_processes(
+    load: tuple[object, ...], url: str, traffic: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.json"
+    ended = replay(
+        *("--url", url, "--model", "toy", "--traffic", traffic, "--json", out),
+        *(*load, "--requests", 6, "--processes", 2),
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    found = json.loads(out.read_text())
+    assert found["completed"] == 6
+    assert found["client"]["processes"] == 2
+    assert found["ttfa_ms"]["p50"] == found["ttft_ms"]["p50"]
+    assert (found["ttfr_ms"], found["marks"]) == (None, {})
+
+
+@pytest.mark.parametrize(
     ("changed", "reason"),
     [
         ({"--requests": 7}, "--allow-repeats"),
         ({"--requests": 0}, "whole number"),
         ({"--concurrency": "two"}, "whole number"),
-        ({"--timeout-s": -1}, "seconds above 0"),
+        ({"--timeout-s": -1}, "number above 0"),
+        ({"--rate": 0}, "number above 0"),
+        ({"--rate": 5, "--concurrency": 2}, "not allowed with argument"),
+        ({"--burstiness": 2}, "belong to --rate"),
+        ({"--rate": 5, "--burstiness": 2, "--ramp-to": 9}, "give one of"),
         ({"--url": "localhost:8000"}, "http://"),
         ({"--url": "http://user:secret@host"}, "path prefix"),
         ({"--url": "http://host:port"}, "not an address"),

@@ -241,7 +241,7 @@ def test_the_result_shows_what_the_documents_say(as_consultant: Client, people: 
     page = as_consultant.get(address(experiment)).content.decode()
     for text in ("Switch ngram on while fewer than 8", "Switch it on below 8 in flight",
                  "6.01 s", "3.31 s", "45 % cheaper", "no change shown", "code editing",
-                 "6 of 6 greedy answers", "client saturated", "was busy for more than 5 %",
+                 "6 of 6 greedy answers", "client saturated", "was the bottleneck",
                  "1 timeout", "1,351 of 1,648", "settings.method"):  # fmt: skip
         assert text in page
 

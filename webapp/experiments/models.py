@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import secrets
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
 from webapp.accounts.models import User, Workspace
@@ -135,6 +136,17 @@ class Measurement(models.Model):
     chunks = models.IntegerField(default=0)
     finish_reason = models.CharField(max_length=40, null=True)
     error_kind = models.CharField(max_length=60, null=True)
+    first_reasoning_ns = models.BigIntegerField(null=True)
+    first_answer_ns = models.BigIntegerField(null=True)
+    retry_after_s = models.FloatField(null=True)
+    open_loop = models.BooleanField(default=False)
+    marks = ArrayField(models.CharField(max_length=40), default=list)
+    """Codes of calculator.measurement.MARKS"""
+    chunk_gaps_us = ArrayField(models.IntegerField(), default=list)
+    """Of each event with text: time since the one before it; these three are read for one request
+    at a time only."""
+    chunk_bytes = ArrayField(models.IntegerField(), default=list)
+    chunk_tokens = ArrayField(models.IntegerField(), default=list)
 
     class Meta:
         constraints = (
