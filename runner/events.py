@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from calculator.measurement import ClientHealth, Measurement, SpeculationCounters
+from runner.warmup import WarmUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,11 @@ class Phase:
 class EngineReady:
     fingerprint: dict[str, Any]
     start_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WarmedUp:
+    result: WarmUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,7 @@ class RunEnded:
 Event = (
     Phase
     | EngineReady
+    | WarmedUp
     | TrialStarted
     | Progress
     | LogTail

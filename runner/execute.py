@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from calculator.measurement import SpeculationCounters, TrialRecord
+from calculator.measurement import Measurement, SpeculationCounters, TrialRecord
 from calculator.validity import trial_reasons
 from runner import counters
 from runner.engines.base import Endpoint, Engine, EngineError, EngineRefused, EngineStopped
@@ -32,11 +32,13 @@ from runner.events import (
     RunEnded,
     TrialRecorded,
     TrialStarted,
+    WarmedUp,
 )
 from runner.journal import TrialHeader, TrialJournal, trial_path
 from runner.plan import Arm, ExperimentPlan, PlannedRun, PlannedTrial, Target
 from runner.replay import ReplayResult, ReplayStopped, ServerGone, greedy_token_ids, replay
 from runner.traffic.request import NormalisedRequest
+from runner.warmup import until_steady
 
 MakeEngine = Callable[[Target, Arm, Path], Engine]
 Result = TypeVar("Result")
@@ -153,22 +155,27 @@ class _Run:
         return self.should_stop()
 
     def _warm_up(self, endpoint: Endpoint) -> None:
-        """Send the warm-up requests and throw the results away; ``start`` saw a first token."""
+        """Send the warm-up requests until their times are steady; the results are thrown away."""
         chosen = self._requests(self.planned.warmup_ids)
         if not chosen:
             return
         widest = max(level.concurrency for level in self.plan.levels)
-        self._wait(
-            lambda stop: replay(
-                endpoint,
-                chosen,
-                concurrency=min(widest, len(chosen)),
-                cache_salt=self._salt("warm-up"),
-                max_output_tokens=self.plan.design.max_output_tokens,
-                timeout_s=self.plan.design.request_timeout_s,
-                should_stop=stop,
+
+        def one_round(number: int) -> Sequence[Measurement]:
+            result = self._wait(
+                lambda stop: replay(
+                    endpoint,
+                    chosen,
+                    concurrency=min(widest, len(chosen)),
+                    cache_salt=self._salt(f"warm-up {number}"),
+                    max_output_tokens=self.plan.design.max_output_tokens,
+                    timeout_s=self.plan.design.request_timeout_s,
+                    should_stop=stop,
+                )
             )
-        )
+            return result.measurements
+
+        self.emit(WarmedUp(until_steady(one_round)))
 
     def _measure(self, endpoint: Endpoint, trial: PlannedTrial) -> None:
         self.emit(TrialStarted(trial.index))

@@ -58,6 +58,8 @@ class RunFile:
     reason: str | None = None
     start_s: float | None = None
     fingerprint: dict[str, Any] = field(default_factory=dict)
+    warm_up: dict[str, Any] | None = None
+    """runner.warmup.WarmUp; None: there was none."""
     output_digests: dict[str, list[str]] | None = None
     """None: the output check was not made."""
 
@@ -199,7 +201,11 @@ def _plan(path: Path, document: Any) -> ExperimentPlan:
 
 def _run_file(path: Path) -> RunFile:
     with _readable(path):
-        return RunFile(**_load(path))
+        run = RunFile(**_load(path))
+        for chain in (run.output_digests or {}).values():
+            if not isinstance(chain, list):
+                raise TypeError
+        return run
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TextIO
 
-from runner.events import Event, Phase, Progress, RunEnded, TrialRecorded, TrialStarted
+from runner.events import Event, Phase, Progress, RunEnded, TrialRecorded, TrialStarted, WarmedUp
 from runner.plan import PlannedRun
 
 _CALM_EVERY_S = 15.0
@@ -42,6 +42,8 @@ class ProgressLines:
                 self._line("starting the engine")
             case Phase(name="warming"):
                 self._line("warming up")
+            case WarmedUp(result=found) if not found.steady:
+                self._line(f"warming up: times still changed after {found.rounds} rounds")
             case TrialStarted(trial=trial):
                 self._told = time.monotonic()
                 self._line(f"{self._level(trial)}: {self._total(trial)} requests")

@@ -18,7 +18,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
 from types import FrameType
@@ -27,7 +27,7 @@ from typing import Any
 from runner.commands.progress import ProgressLines, duration
 from runner.commands.tables import describe
 from runner.environment import host_fingerprint
-from runner.events import EngineReady, Event, OutputChecked, RunEnded
+from runner.events import EngineReady, Event, OutputChecked, RunEnded, WarmedUp
 from runner.execute import execute_run
 from runner.plan import (
     PlanError,
@@ -170,6 +170,8 @@ class _Experiment:
             if isinstance(event, EngineReady):
                 known.fingerprint, known.start_s = event.fingerprint, event.start_s
                 self.folder.write_run(known)
+            elif isinstance(event, WarmedUp):
+                known.warm_up = asdict(event.result)
             elif isinstance(event, OutputChecked) and self.folder.digest_key:
                 known.output_digests = event.digests  # without the key they fit no other run's
 

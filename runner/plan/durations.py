@@ -34,6 +34,10 @@ VLLM_GPU_TIMING = Timing(engine_start_s=90.0, tokens_per_s_alone=80.0, batch_exp
 SIMULATOR_TIMING = Timing(engine_start_s=2.0, tokens_per_s_alone=200.0, batch_exponent=0.9)
 
 
+WARMUP_ROUNDS = 2
+"""The fewest that show a steady state."""
+
+
 def assumed_timing(plan: ExperimentPlan, *, gpu: bool = False) -> Timing:
     """What is assumed before anything was measured: small models, cautious on speed."""
     if plan.target.engine == "simulator":
@@ -51,7 +55,7 @@ def estimate_seconds(plan: ExperimentPlan, timing: Timing | None = None) -> floa
     trials_s = sum(
         level.requests * answer / _tokens_per_s(timing, level.concurrency) for level in plan.levels
     )
-    warmup_s = design.warmup_requests * answer / timing.tokens_per_s_alone
+    warmup_s = WARMUP_ROUNDS * design.warmup_requests * answer / timing.tokens_per_s_alone
     check_tokens = design.output_check_requests * design.output_check_tokens
     check_s = check_tokens / _tokens_per_s(timing, 4)
     total = 0.0

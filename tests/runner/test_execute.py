@@ -24,6 +24,7 @@ from runner.events import (
     RunEnded,
     TrialRecorded,
     TrialStarted,
+    WarmedUp,
 )
 from runner.execute import digest_chain, execute_run
 from runner.journal import read_trial, trial_path
@@ -135,6 +136,8 @@ def test_run_is_recorded_with_counters_and_output_check(tmp_path: Path) -> None:
     assert ready.start_s > 0
     assert ready.fingerprint["engine"] == "simulator"
     assert ready.fingerprint["host"]["cpu_cores"] >= 1
+    (warmed,) = heard.of(WarmedUp)
+    assert 2 <= warmed.result.rounds <= 5
     assert [event.trial for event in heard.of(TrialStarted)] == [0, 1]
     for recorded, trial in zip(heard.of(TrialRecorded), planned(wanted, 1).trials, strict=True):
         assert tuple(m.request_id for m in recorded.measurements) == trial.request_ids

@@ -196,10 +196,10 @@ def test_duration_adds_up_starts_and_tokens() -> None:
         (LoadLevel(1, 10),), runs_per_arm=2, warmup_requests=1, output_check_requests=0,
         max_output_tokens=20,
     )  # fmt: skip
-    # Per run: 10 s to start, (10 + 1) answers of 20 tokens at 5 tokens/s.
-    assert estimate_seconds(wanted, timing) == pytest.approx(4 * (10 + 11 * 4))
+    # Per run: 10 s to start, (10 + 2 x 1) answers of 20 tokens at 5 tokens/s.
+    assert estimate_seconds(wanted, timing) == pytest.approx(4 * (10 + 12 * 4))
     faster = replace(timing, speedup=2.0)
-    assert estimate_seconds(wanted, faster) == pytest.approx(2 * (10 + 44) + 2 * (10 + 22))
+    assert estimate_seconds(wanted, faster) == pytest.approx(2 * (10 + 48) + 2 * (10 + 24))
 
 
 def test_a_prompt_is_sent_once_in_a_run() -> None:

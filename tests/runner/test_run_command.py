@@ -297,6 +297,10 @@ def test_inspect_of_a_refused_file_is_one_line(tmp_path: Path) -> None:
         ("plan.json", '{"schema_version": 1, "traffic": "a", "traffic_sha256": "b", "plan": []}'),
         ("runs/000-baseline/run.json", '{"index": 0, "arm": "baseline", "block": 0}'),
         ("runs/000-baseline/run.json", '{"schema_version": 1, "index": 0, "new": 1}'),
+        (
+            "runs/000-baseline/run.json",
+            '{"schema_version": 1, "index": 0, "arm": "b", "block": 0, "output_digests": 5}',
+        ),
         ("runs/000-baseline/trial-000.jsonl", '{"type": "trial", "schema_version": 1, "x": 2}\n'),
     ],
 )

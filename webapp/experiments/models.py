@@ -71,6 +71,8 @@ class Run(PublicRow):
     ended_at = models.DateTimeField(null=True, blank=True)
     engine_start_s = models.FloatField(null=True, blank=True)
     fingerprint = models.JSONField(default=dict, blank=True)
+    warm_up = models.JSONField(null=True, blank=True)
+    """runner.warmup.WarmUp as a dict; null: there was none"""
     output_digests = models.JSONField(default=dict, blank=True)
 
     class Meta:

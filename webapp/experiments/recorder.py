@@ -19,6 +19,7 @@ from runner.events import (
     RunEnded,
     TrialRecorded,
     TrialStarted,
+    WarmedUp,
 )
 from webapp.experiments import lease as leases
 from webapp.experiments.keeper import Keeper
@@ -65,6 +66,8 @@ class Recorder:
                 return lambda: leases.move(self.lease, RunState(name))
             case EngineReady():
                 return lambda: self._ready(event)
+            case WarmedUp(result=found):
+                return lambda: leases.write(self.lease, warm_up=asdict(found))
             case TrialStarted(trial=index):
                 return lambda: self._start_trial(self._trials[index])
             case TrialRecorded():
