@@ -173,6 +173,10 @@ class ClientHealth:
     """How late our own time stamps were: bytes that another process sent through the loop-back
     now and then, written to read. None: not probed."""
     probe_p99_ms: float | None = None
+    ruler_ttft_p50_error_ms: float | None = None
+    """How far off the load generator's TTFT was, at this load and before the run, against a local
+    server that answers when it says. None: that was not looked at."""
+    ruler_ttft_p99_error_ms: float | None = None
     processes: int = 1
     """Sending processes; of the other figures the worst is given, of CPU time the sum."""
 

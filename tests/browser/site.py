@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from tests.webapp.lab import ALIKE, make_plan, make_target
 from tests.webapp.people import People
-from tests.webapp.rows import add_run, ended_experiment, frozen_estimate, ready_sample
+from tests.webapp.rows import add_run, answered, ended_experiment, frozen_estimate, ready_sample
 from webapp.accounts.models import User
 from webapp.comparisons.models import Comparison
 from webapp.estimates import services as estimates
@@ -38,6 +38,7 @@ def places(people: People) -> dict[str, Place]:
     )
     target.refresh_from_db()
     done = ended_experiment(people, target=target)
+    answered(done)
     estimate = frozen_estimate(people, done)
     _, token = estimates.share(estimate, me)
     samples = {
@@ -69,7 +70,14 @@ def places(people: People) -> dict[str, Place]:
     for name, experiment in ended.items():
         places[name] = Place(reverse("experiment", args=[experiment.public_id]), me)
     cancel = reverse("experiment-cancel", args=[ended["running"].public_id])
-    return {**places, "cancel": Place(cancel, me)}
+    evidence = reverse("experiment-evidence", args=[done.public_id])
+    one = reverse("experiment-request", args=[done.public_id, 0, 0, 3])
+    return {
+        **places,
+        "cancel": Place(cancel, me),
+        "evidence": Place(evidence, me),
+        "request": Place(one, me),
+    }
 
 
 def _sample_states() -> dict[str, dict[str, object]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from django.test import Client
 from pytest_django import Settings
 
 from tests.webapp.people import PASSWORD, People
@@ -22,6 +23,12 @@ def people(db: None) -> People:
     services.add_member(workspace, client, Role.CLIENT, actor=consultant)
     other = services.create_workspace("Workspace two", stranger)
     return People(consultant, client, stranger, workspace, other)
+
+
+@pytest.fixture
+def as_consultant(client: Client, people: People) -> Client:
+    client.force_login(people.consultant)
+    return client
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,8 @@ from typing import Any
 from django.utils import timezone
 
 from calculator.estimate import document_sha256
+from calculator.measurement import Measurement as Measured
+from calculator.measurement import Outcome
 from runner.plan import Arm
 from runner.plan_codec import to_document
 from tests.webapp import documents
@@ -15,6 +17,7 @@ from tests.webapp.lab import ALIKE, make_plan, make_target
 from tests.webapp.people import People
 from webapp.comparisons.models import Comparison
 from webapp.estimates.models import Estimate
+from webapp.experiments.measurements import copy_in
 from webapp.experiments.models import Experiment, Run, Trial
 from webapp.experiments.states import ExperimentState, RunState, TrialState
 from webapp.fleet.models import TargetModel
@@ -91,6 +94,25 @@ def add_run(experiment: Experiment, index: int, arm: str, **columns: Any) -> Run
         for position, load in enumerate(LOADS)
     )
     return run
+
+
+def answered(experiment: Experiment) -> None:
+    """Twelve requests on every trial of ``experiment``, each of four chunks."""
+    for trial in Trial.objects.filter(run__experiment=experiment).select_related("run"):
+        slow = 2.0 if trial.run.arm == "baseline" else 1.0
+        copy_in(trial.pk, [_answer(f"r{number}", number, slow) for number in range(12)])
+
+
+def _answer(name: str, number: int, slow: float) -> Measured:
+    began = number * 250_000_000
+    gaps_us = [round(slow * us) for us in (50_000, 20_000 + number * 1000, 20_000, 20_000)]
+    last = began + sum(gaps_us) * 1000
+    return Measured(
+        name, number, ("quoting", "code editing")[number % 2], Outcome.OK, began, began, last,
+        began + gaps_us[0] * 1000, began + gaps_us[0] * 1000, last, 30, 0, 7, 1, 4, "stop",
+        first_answer_ns=began + gaps_us[0] * 1000, chunk_gaps_us=gaps_us,
+        chunk_bytes=[5, 9, 8, 4], chunk_tokens=[1, 2, 2, 2],
+    )  # fmt: skip
 
 
 def frozen_estimate(people: People, experiment: Experiment | None = None) -> Estimate:

@@ -22,12 +22,6 @@ from webapp.fleet.models import TargetModel
 from webapp.samples.models import Sample
 
 
-@pytest.fixture
-def as_consultant(client: Client, people: People) -> Client:
-    client.force_login(people.consultant)
-    return client
-
-
 def address(experiment: Experiment, name: str = "experiment") -> str:
     return reverse(name, args=[experiment.public_id])
 

@@ -29,11 +29,6 @@ def signed_in(client: Client, user: object) -> Client:
     return client
 
 
-@pytest.fixture
-def as_consultant(client: Client, people: People) -> Client:
-    return signed_in(client, people.consultant)
-
-
 def new_address(people: People) -> str:
     return reverse("sample-new", args=[people.workspace.public_id])
 

@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
 from tests.webapp.people import People
-from tests.webapp.rows import ended_experiment, frozen_estimate
+from tests.webapp.rows import answered, ended_experiment, frozen_estimate
 from webapp.estimates import services
 
 PUBLIC = {"healthz", "readyz", "sign-in", "shared", "shared-json"}
@@ -29,6 +29,7 @@ def patterns(resolver: URLResolver | None = None) -> Iterator[URLPattern]:
 def addresses(people: People) -> dict[str, str]:
     """Every named address, with objects of a workspace that the stranger is not in."""
     experiment = ended_experiment(people)
+    answered(experiment)
     estimate = frozen_estimate(people, experiment)
     link, token = services.share(estimate, people.consultant)
     objects = {
@@ -51,7 +52,8 @@ def addresses(people: People) -> dict[str, str]:
             found[name] = reverse(name, args=[token])
         else:
             owner = objects.get(name) or objects[name.split("-")[0]]
-            found[name] = reverse(name, args=[owner.public_id])
+            numbers = [0] * (len(keys) - 1)  # run, trial and sequence, which all exist
+            found[name] = reverse(name, args=[owner.public_id, *numbers])
     return found
 
 
@@ -92,6 +94,6 @@ def test_every_page_has_the_strict_policy(
         policy = answer.headers["Content-Security-Policy"]
         assert "default-src 'none'" in policy, name
         assert "unsafe" not in policy, name
-        text = answer.content.decode()
+        text = b"".join(answer).decode()  # streamed or not
         for forbidden in (" style=", " onclick=", " hx-on", "<style", "javascript:", "http://cdn"):
             assert forbidden not in text, (name, forbidden)

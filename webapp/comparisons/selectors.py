@@ -1,4 +1,4 @@
-"""Reads of comparisons. Documents only: no page reads a measurement."""
+"""Reads of comparisons. Documents only: ``evidence`` is what reads measurements."""
 
 from __future__ import annotations
 

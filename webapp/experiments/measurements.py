@@ -63,17 +63,33 @@ def _value(item: Measured, name: str) -> Any:
     return list(value) if isinstance(value, (array, tuple)) else value
 
 
-def load(trial_ids: Sequence[int]) -> dict[int, tuple[Measured, ...]]:
-    """Measurements by trial, in send order, without their chunks."""
-    outcomes = {item.value: item for item in Outcome}
+def load(
+    trial_ids: Sequence[int], sequences: range | None = None
+) -> dict[int, tuple[Measured, ...]]:
+    """Measurements by trial, in send order, without their chunks.
+
+    With ``sequences`` only those of these positions.
+    """
     found: dict[int, list[Measured]] = {trial_id: [] for trial_id in trial_ids}
-    rows = (
-        Measurement.objects.filter(trial_id__in=trial_ids)
-        .order_by("trial_id", "sequence")
-        .values_list("trial_id", *COLUMNS)
-    )
-    for trial_id, *values in rows.iterator(chunk_size=10_000):
-        values[_OUTCOME] = outcomes[values[_OUTCOME]]
-        values[_MARKS] = tuple(values[_MARKS])
-        found[trial_id].append(Measured(*values))
+    rows = Measurement.objects.filter(trial_id__in=trial_ids).order_by("trial_id", "sequence")
+    if sequences is not None:
+        rows = rows.filter(sequence__gte=sequences.start, sequence__lt=sequences.stop)
+    for trial_id, *values in rows.values_list("trial_id", *COLUMNS).iterator(chunk_size=10_000):
+        found[trial_id].append(_measured(values))
     return {trial_id: tuple(items) for trial_id, items in found.items()}
+
+
+def with_chunks(trial_id: int, request_id: str) -> Measured | None:
+    """One measurement whole; None where the trial has none of that request."""
+    rows = Measurement.objects.filter(trial_id=trial_id, request_id=request_id)
+    values = rows.values_list(*COLUMNS, *CHUNK_COLUMNS).first()
+    return None if values is None else _measured(list(values))
+
+
+_OUTCOMES = {item.value: item for item in Outcome}
+
+
+def _measured(values: list[Any]) -> Measured:
+    values[_OUTCOME] = _OUTCOMES[values[_OUTCOME]]
+    values[_MARKS] = tuple(values[_MARKS])
+    return Measured(*values)
