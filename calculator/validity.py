@@ -10,7 +10,7 @@ from calculator.steady import gets_slower, queue_grows
 from calculator.summary import summarise
 
 MOST_OWN_SHARE = 0.02
-"""Of the median TTFT: the client's own late stamps."""
+"""Of the median TTFT: the client's own error, by its probe or by the known-delay server."""
 MOST_OWN_TAIL_SHARE = 0.10
 """Of the p99 of TTFT. Both tails are made by few values, so 2 % would be noise."""
 MOST_OVERHEAD = 0.05
@@ -21,9 +21,9 @@ LITTLE_TOLERANCE = 0.05
 
 REASONS: dict[str, str] = {
     "client_saturated": (
-        "The load generator was the bottleneck: its own time stamps came late by more than 2 % of "
-        "the median time to first token, or by a tenth of its p99. Lower the load, give it a core "
-        "of its own, or more processes."
+        "The load generator was the bottleneck: by its probe, or against the known-delay server "
+        "before the run, it was off by more than 2 % of the median time to first token, or by a "
+        "tenth of its p99. Lower the load, give it a core of its own, or more processes."
     ),
     "sends_late": (
         "Requests went out late by more than 5 ms and a tenth of the time to first token. "
@@ -66,8 +66,8 @@ def trial_reasons(trial: TrialRecord) -> list[str]:
 def could_carry(trial: TrialRecord) -> int | None:
     """About how many requests in flight the client could have measured, of a saturated trial.
 
-    Its delay is taken as proportional to the load. None: it was not the bottleneck, not probed, or
-    could not even have carried one.
+    Its error is taken as proportional to the load. None: it was not the bottleneck, its error was
+    not looked at, or it could not even have carried one.
     """
     excess = max((used / allowed for used, allowed in _own_shares(trial)), default=0.0)
     load = math.floor(trial.concurrency / excess) if excess > 1 else 0
@@ -116,11 +116,8 @@ def _client_reasons(trial: TrialRecord, completed: list[Measurement]) -> Iterato
     client = trial.client
     if client is None:
         return
-    if client.probe_p50_ms is None:
-        saturated = client.overhead_share > MOST_OVERHEAD
-    else:
-        saturated = any(used > allowed for used, allowed in _own_shares(trial))
-    if saturated:
+    unprobed = client.probe_p50_ms is None and client.overhead_share > MOST_OVERHEAD
+    if unprobed or any(used > allowed for used, allowed in _own_shares(trial)):
         yield "client_saturated"
     ttft_ms = summarise(m.ttft_ms for m in completed).p50
     if client.lateness_p99_ms > max(5.0, 0.1 * (ttft_ms or 0.0)):
@@ -130,13 +127,16 @@ def _client_reasons(trial: TrialRecord, completed: list[Measurement]) -> Iterato
 def _own_shares(trial: TrialRecord) -> Iterator[tuple[float, float]]:
     """The client's own share of the median and of the p99 of TTFT, and how much may be."""
     client = trial.client
-    found = summarise(m.ttft_ms for m in trial.measurements if m.ok)
     if client is None:
         return
-    if client.probe_p50_ms is not None and found.p50:
-        yield client.probe_p50_ms / found.p50, MOST_OWN_SHARE
-    if client.probe_p99_ms is not None and found.p99:
-        yield client.probe_p99_ms / found.p99, MOST_OWN_TAIL_SHARE
+    found = summarise(m.ttft_ms for m in trial.measurements if m.ok)
+    for ttft_ms, allowed, errors_ms in (
+        (found.p50, MOST_OWN_SHARE, (client.probe_p50_ms, client.ruler_ttft_p50_error_ms)),
+        (found.p99, MOST_OWN_TAIL_SHARE, (client.probe_p99_ms, client.ruler_ttft_p99_error_ms)),
+    ):
+        for error_ms in errors_ms:
+            if ttft_ms and error_ms is not None:
+                yield error_ms / ttft_ms, allowed
 
 
 def mean_in_flight(trial: TrialRecord) -> float | None:

@@ -11,7 +11,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -36,7 +36,16 @@ from runner.events import (
 )
 from runner.journal import TrialHeader, TrialJournal, trial_path
 from runner.plan import Arm, ExperimentPlan, PlannedRun, PlannedTrial, Target
-from runner.replay import ReplayResult, ReplayStopped, ServerGone, greedy_token_ids, replay
+from runner.replay import (
+    ReplayInterrupted,
+    ReplayResult,
+    ReplayStopped,
+    ServerGone,
+    greedy_token_ids,
+    replay,
+)
+from runner.ruler import RulerCheck, check_once
+from runner.ruler.check import CheckRuler
 from runner.traffic.request import NormalisedRequest
 from runner.warmup import until_steady
 
@@ -62,12 +71,16 @@ def execute_run(
     should_stop: Callable[[], bool],
     skip_trials: Collection[int] = (),
     make_engine: MakeEngine = make_real_engine,
+    check_ruler: CheckRuler | None = None,
 ) -> RunEnded:
     """Carry out ``planned`` and return how it ended; RunEnded is also the last event.
 
     Trials in ``skip_trials`` are already recorded and are left out. Each trial is written to
     ``workdir/trial-NNN.jsonl`` before it is emitted. The engine is gone when this returns or
     raises; what ``emit`` raises ends the run and propagates.
+
+    ``check_ruler`` says how far off the load generator is at each load. By default it measures
+    that before a real engine's start, once in a process; a simulated engine is its own ruler.
     """
     missing = _missing(planned, requests)
     if missing:
@@ -80,7 +93,9 @@ def execute_run(
         return ended
     workdir.mkdir(parents=True, exist_ok=True)
     engine = make_engine(plan.target, planned.arm, workdir)
-    run = _Run(planned, plan, requests, workdir, digest_key, emit, should_stop, engine)
+    if check_ruler is None and plan.target.engine != "simulator":
+        check_ruler = check_once
+    run = _Run(planned, plan, requests, workdir, digest_key, emit, should_stop, engine, check_ruler)
     try:
         ended = _carry_out(run, frozenset(skip_trials))
     finally:
@@ -119,6 +134,9 @@ class _Run:
     emit: Callable[[Event], None]
     should_stop: Callable[[], bool]
     engine: Engine
+    check_ruler: CheckRuler | None
+    _ruler: dict[int, RulerCheck] = field(default_factory=dict)
+    """By requests in flight."""
     _log_due: float = 0.0
     _last_log: list[str] = field(default_factory=list)
 
@@ -135,6 +153,7 @@ class _Run:
 
     def _start(self) -> Endpoint:
         self.emit(Phase("starting"))
+        self._measure_ruler()
         began = time.monotonic()
         # On this thread: an engine may ask the system to end it with the thread that started it.
         endpoint = self.engine.start(self._tick)
@@ -142,6 +161,20 @@ class _Run:
         fingerprint = {"host": host_fingerprint(), **self.engine.fingerprint()}
         self.emit(EngineReady(fingerprint, start_s))
         return endpoint
+
+    def _measure_ruler(self) -> None:
+        """Before the engine is there to take cores; a ruler that fails is one not looked at."""
+        check = self.check_ruler
+        if check is None:
+            return
+        levels = {trial.level.concurrency for trial in self.planned.trials}
+        try:
+            found = self._beside(lambda stop: check(levels, stop), self.should_stop).result()
+        except ReplayStopped:
+            raise EngineStopped from None
+        except (OSError, ReplayInterrupted):
+            return
+        self._ruler = {one.concurrency: one for one in found}
 
     def _tick(self) -> bool:
         """Show the log now and then; answers ``should_stop``."""
@@ -206,6 +239,8 @@ class _Run:
         read: SpeculationCounters | None,
         reasons: Sequence[str],
     ) -> None:
+        ruler = self._ruler.get(trial.level.concurrency)
+        client = ruler.added_to(result.client) if ruler else result.client
         record = TrialRecord(
             arm=self.planned.arm.name,
             run=self.planned.index,
@@ -214,7 +249,7 @@ class _Run:
             duration_s=result.duration_s,
             measurements=result.measurements,
             counters=read,
-            client=result.client,
+            client=client,
         )
         invalid = list(dict.fromkeys([*reasons, *trial_reasons(record)]))
         header = TrialHeader(
@@ -226,12 +261,12 @@ class _Run:
             journal.end(
                 duration_s=result.duration_s,
                 counters=read,
-                client=result.client,
+                client=client,
                 invalid_reasons=invalid,
             )
         self.emit(
             TrialRecorded(
-                trial.index, result.duration_s, result.measurements, read, result.client, invalid
+                trial.index, result.duration_s, result.measurements, read, client, invalid
             )
         )
 
@@ -282,19 +317,14 @@ class _Run:
     def _wait(
         self, work: Callable[[Callable[[], bool]], Result], tick: Callable[[], None] | None = None
     ) -> Result:
-        """Do ``work`` on a thread of its own while this one tells and listens."""
-        stop = threading.Event()
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="replay") as pool:
-            future = pool.submit(work, stop.is_set)
-            try:
-                while not wait({future}, timeout=CHECK_EVERY_S).done:
-                    if tick is not None:
-                        tick()
-                    if self._tick() or not self.engine.alive():
-                        stop.set()
-            except BaseException:
-                stop.set()  # leaving the pool waits for the work to end
-                raise
+        """Do ``work`` beside the engine while this thread tells and listens."""
+
+        def over() -> bool:
+            if tick is not None:
+                tick()
+            return self._tick() or not self.engine.alive()
+
+        future = self._beside(work, over)
         if not self.engine.alive():
             raise self._died()
         try:
@@ -303,6 +333,22 @@ class _Run:
             raise EngineStopped from None
         except ServerGone as error:
             raise EngineError("engine_gone", error.reason, self.engine.log_tail()) from None
+
+    def _beside(
+        self, work: Callable[[Callable[[], bool]], Result], over: Callable[[], bool]
+    ) -> Future[Result]:
+        """``work``, done on a thread of its own and asked to stop once ``over`` said so."""
+        stop = threading.Event()
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="replay") as pool:
+            future = pool.submit(work, stop.is_set)
+            try:
+                while not wait({future}, timeout=CHECK_EVERY_S).done:
+                    if over():
+                        stop.set()
+            except BaseException:
+                stop.set()  # leaving the pool waits for the work to end
+                raise
+        return future
 
     def _died(self) -> EngineError:
         return EngineError(

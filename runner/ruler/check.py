@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from calculator.measurement import ClientHealth
 from calculator.summary import summarise
 from runner.replay import replay
 from runner.ruler.process import KnownDelayServer, Lateness, Promise
@@ -38,6 +39,15 @@ class RulerCheck:
     """Reported median TPOT / asked - 1."""
     server_late_p99_ms: float | None
     """Of the first tokens, as the server says."""
+
+    def added_to(self, client: ClientHealth) -> ClientHealth:
+        """``client`` with these errors, without their signs."""
+        p50_ms, p99_ms = self.ttft_p50_error_ms, self.ttft_p99_error_ms
+        return replace(
+            client,
+            ruler_ttft_p50_error_ms=None if p50_ms is None else abs(p50_ms),
+            ruler_ttft_p99_error_ms=None if p99_ms is None else abs(p99_ms),
+        )
 
 
 CheckRuler = Callable[[Collection[int], Callable[[], bool]], Collection[RulerCheck]]

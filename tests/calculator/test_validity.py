@@ -111,6 +111,17 @@ def test_the_tail_is_probed_where_there_is_one() -> None:
     assert trial_reasons(client(few, **late)) == []  # no p99 is given for these either
 
 
+def test_the_ruler_s_own_error_counts_as_the_probe_s_does() -> None:
+    record = good(requests=120)
+    assert trial_reasons(client(record, ruler_ttft_p50_error_ms=1.2)) == ["client_saturated"]
+    assert trial_reasons(client(record, ruler_ttft_p50_error_ms=0.8)) == []
+    assert trial_reasons(client(record, ruler_ttft_p99_error_ms=9.0)) == ["client_saturated"]
+    assert trial_reasons(client(record, ruler_ttft_p99_error_ms=3.0)) == []
+    assert trial_reasons(client(good(), ruler_ttft_p99_error_ms=9.0)) == []  # it gives no p99
+    off = {"probe_p50_ms": 0.1, "ruler_ttft_p50_error_ms": 1.2}
+    assert trial_reasons(client(record, **off)) == ["client_saturated"]
+
+
 def test_without_a_probe_the_loop_s_own_time_decides() -> None:
     assert trial_reasons(client(good(), overhead_share=0.06)) == ["client_saturated"]
     assert trial_reasons(client(good(), overhead_share=0.04)) == []
@@ -123,6 +134,7 @@ def test_the_load_that_could_have_been_carried() -> None:
     assert could_carry(client(record, probe_p50_ms=0.5)) is None
     assert could_carry(client(good(), probe_p50_ms=4.0)) is None
     assert could_carry(client(record, overhead_share=0.5)) is None
+    assert could_carry(client(record, probe_p50_ms=0.1, ruler_ttft_p50_error_ms=4.0)) == 16
 
 
 def test_less_than_60_percent_of_a_load_on_average_is_another_load() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -39,6 +39,7 @@ from runner.plan import (
     Target,
     schedule,
 )
+from runner.ruler import Promise, RulerCheck, check
 from runner.traffic.request import NormalisedRequest
 
 FAST = {"ttft_ms": 2.0, "step_ms": 1.0, "output_tokens": 8}
@@ -258,6 +259,49 @@ def test_listener_that_fails_ends_the_run_and_is_heard(tmp_path: Path) -> None:
         heard.run(plan())
     assert heard.engine_is_gone
     assert len(heard.of(TrialRecorded)) == 1
+
+
+def test_the_ruler_is_read_before_the_engine_starts_and_goes_with_each_trial(
+    tmp_path: Path,
+) -> None:
+    when = []
+
+    def check_ruler(levels: Collection[int], should_stop: Callable[[], bool]) -> list[RulerCheck]:
+        when.append(heard.of(EngineReady))
+        return check(levels, should_stop=should_stop, promise=Promise(5.0, 1.0, 5), rounds=30)
+
+    heard = Listener(tmp_path)
+    assert heard.run(plan(), check_ruler=check_ruler).status == "recorded"
+    assert when == [[]]
+    for recorded in heard.of(TrialRecorded):
+        assert recorded.client.ruler_ttft_p50_error_ms >= 0
+        journal = read_trial(trial_path(tmp_path, recorded.trial))
+        assert journal is not None
+        assert journal.client == recorded.client
+    one, four = heard.of(TrialRecorded)
+    assert one.client.ruler_ttft_p99_error_ms is None, "30 requests have no p99"
+    assert four.client.ruler_ttft_p99_error_ms >= 0
+
+
+def test_a_ruler_that_is_off_takes_the_belief_from_the_trial(tmp_path: Path) -> None:
+    def off(levels: Collection[int], should_stop: Callable[[], bool]) -> list[RulerCheck]:
+        return [RulerCheck(level, 1, 100, 50.0, -9.0, None, 0.0, 0.1) for level in levels]
+
+    heard = Listener(tmp_path)
+    assert heard.run(plan(), check_ruler=off).status == "recorded"
+    for recorded in heard.of(TrialRecorded):
+        assert recorded.client.ruler_ttft_p50_error_ms == 9.0
+        assert "client_saturated" in recorded.invalid_reasons
+
+
+def test_a_run_can_be_stopped_while_the_ruler_is_read(tmp_path: Path) -> None:
+    def endless(levels: Collection[int], should_stop: Callable[[], bool]) -> list[RulerCheck]:
+        heard.stop = True
+        return check(levels, should_stop=should_stop, promise=Promise(tokens=10_000))
+
+    heard = Listener(tmp_path)
+    assert heard.run(plan(), check_ruler=endless).status == "cancelled"
+    assert not heard.of(EngineReady)
 
 
 def test_failed_requests_are_counted_and_not_hidden(tmp_path: Path) -> None:
