@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLING := $(VENV)/.installing
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine demo serve test check bench lock secrets stop clean
+.PHONY: help setup engine demo serve test check bench truth lock secrets stop clean
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -52,6 +52,9 @@ check: setup  ## every static check
 	DRAFTPROOF_BASE_URL=https://draftproof.example.com \
 	  DRAFTPROOF_SECRET_KEY="$$($(BIN)/python -c 'import secrets; print(secrets.token_urlsafe(64))')" \
 	  $(BIN)/python manage.py check --deploy --fail-level WARNING
+
+truth: setup  ## do the intervals hold what they promise? (docs/truth.md)
+	@$(BIN)/python -m tests.truth --write
 
 bench: setup  ## how much of the measuring is the harness itself, and how fast pages answer
 	@$(BIN)/python -m tests.bench

@@ -15,7 +15,8 @@ from calculator.statistics import (
     Evidence,
     Floats,
     Interval,
-    crossed,
+    compared,
+    compared_totals,
     exponential,
     mean_level,
     totals,
@@ -177,7 +178,7 @@ def level_effects(
 def latency_effect(data: LevelData, metric: str) -> tuple[Effect, Evidence | None]:
     """A per-request metric: means of both arms over the pairs, geometric mean of the ratio."""
     before, after = data.matrices(lambda m: getattr(m, metric))
-    found = crossed(np.log(after) - np.log(before)) if before.size else None
+    found = compared(np.log(before), np.log(after)) if before.size else None
     ratio = UNKNOWN if found is None else found.ratio()
     return make_effect(metric, mean_level(before), mean_level(after), ratio), found
 
@@ -192,8 +193,8 @@ def _rate_effect(data: LevelData, metric: str, tokens: bool) -> tuple[Effect, Ev
     moved = {side: _influence(data, side, tokens) for side in ("baseline", "candidate")}
     own = {side: _own(sides[side], moved[side]) for side in sides}
     known = np.isfinite(sides["baseline"]) & np.isfinite(sides["candidate"])
-    change = sides["candidate"][known] - sides["baseline"][known]
-    found = totals(change, moved["candidate"] - moved["baseline"])
+    rates = (sides["baseline"][known], sides["candidate"][known])
+    found = compared_totals(*rates, moved["candidate"] - moved["baseline"])
     ratio = UNKNOWN if found is None else found.ratio()
     return make_effect(metric, own["baseline"], own["candidate"], ratio), found
 

@@ -8,11 +8,12 @@ block is one server start of each arm), so requests and blocks are *crossed*. A 
 
 and the mean's variance is request/n + block/B + noise/(n B). The variance of the n request means
 over n estimates request/n + noise/(n B); the variance of the B block means over B estimates
-block/B + noise/(n B). Their sum counts the noise twice and so is never too small on average; the
-block part is never subtracted or set to zero. This is the crossed random-effects analysis of
-S. R. Searle, G. Casella, C. E. McCulloch, *Variance Components* (Wiley, 1992), section 4.3, and of
-A. B. Owen, "The pigeonhole bootstrap", Annals of Applied Statistics 1 (2007) 386-411, which shows
-that resampling or counting only one of the two factors makes intervals too narrow.
+block/B + noise/(n B). Their sum counts the noise twice and so is never too small on average. For
+two arms the noise is estimated too and taken off once; neither part is ever set to zero. This is
+the crossed random-effects analysis of S. R. Searle, G. Casella, C. E. McCulloch, *Variance
+Components* (Wiley, 1992), section 4.3, and of A. B. Owen, "The pigeonhole bootstrap", Annals of
+Applied Statistics 1 (2007) 386-411, which shows that resampling or counting
+only one of the two factors makes intervals too narrow.
 
 Degrees of freedom follow B. L. Welch, "The generalization of Student's problem when several
 different population variances are involved", Biometrika 34 (1947) 28-35, and F. E. Satterthwaite,
@@ -20,13 +21,14 @@ different population variances are involved", Biometrika 34 (1947) 28-35, and F.
 110-114. With one block the variation between starts is unknown and there is no interval.
 
 Block variances are not pooled over load levels: the levels of one run share its server start, so
-pooling would add no degree of freedom beyond B - 1.
+pooling would add no degree of freedom beyond B - 1. Where two arms are compared, each arm's own
+starts are counted (``compared``): `make truth` shows what that does with two and three starts.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,14 +60,18 @@ class Evidence:
     """Variance of the mean that more server starts would lower; None with too few starts."""
     requests: int
     blocks: int
-    block_df: int
-    """Degrees of freedom behind ``block_variance``; B - 1 for paired blocks."""
+    block_df: float
+    """Degrees of freedom behind ``block_variance``: B - 1 for one arm, up to 2 (B - 1) for two."""
+
+    noise_variance: float = 0.0
+    """What both parts hold, from one answer to the next of the same request; taken off once."""
 
     @property
     def variance(self) -> float | None:
         if self.request_variance is None or self.block_variance is None:
             return None
-        return self.request_variance + self.block_variance
+        both = self.request_variance + self.block_variance
+        return max(both - self.noise_variance, self.request_variance, self.block_variance)
 
     @property
     def degrees_of_freedom(self) -> float | None:
@@ -96,14 +102,7 @@ class Evidence:
 
     def inverse(self) -> Evidence:
         """Evidence of the negated mean: a log ratio with its arms swapped."""
-        return Evidence(
-            -self.mean,
-            self.request_variance,
-            self.block_variance,
-            self.requests,
-            self.blocks,
-            self.block_df,
-        )
+        return replace(self, mean=-self.mean)
 
 
 def t_quantile(df: float, confidence: float) -> float:
@@ -157,6 +156,54 @@ def crossed(values: Floats) -> Evidence | None:
         blocks=blocks,
         block_df=blocks - 1,
     )
+
+
+def compared(before: Floats, after: Floats) -> Evidence | None:
+    """Evidence for the mean of ``after - before``: a log ratio of two arms, paired by request.
+
+    Both have shape (requests, blocks), NaN where a request is not in both. The mean and the
+    requests' part are those of ``crossed``; the starts' part comes from each arm's own server
+    starts: two variances of B - 1 degrees of freedom instead of one, with B. L. Welch's degrees for
+    their sum. What both arms of a block share (a machine that wanders) is thereby counted, not
+    cancelled: wider then, never narrower. Requests that one block misses say nothing about starts;
+    without two that all blocks have, the blocks' differences are all there is.
+    """
+    found = crossed(after - before)
+    if found is None or found.blocks < 2:
+        return found
+    seen = np.isfinite(after - before)
+    blocks = seen.any(axis=0)
+    whole = seen[:, blocks].all(axis=1)
+    if whole.sum() < 2:
+        return found
+    complete = (before[whole][:, blocks], after[whole][:, blocks])
+    variance, df = _of_two_arms(complete[0].mean(axis=0), complete[1].mean(axis=0))
+    noise = _noise_of_mean(complete[1] - complete[0]) * int(whole.sum()) / found.requests
+    return replace(found, block_variance=variance, block_df=df, noise_variance=noise)
+
+
+def compared_totals(before: Floats, after: Floats, influence: Floats) -> Evidence | None:
+    """Evidence for the ratio of two arms' rates: ``totals`` of their difference, the starts' part
+    from each arm's own starts as in ``compared``. ``before`` and ``after`` (B,) are log rates."""
+    found = totals(after - before, influence)
+    if found is None or found.blocks < 2:
+        return found
+    variance, df = _of_two_arms(before, after)
+    return replace(found, block_variance=variance, block_df=df)
+
+
+def _of_two_arms(before: Floats, after: Floats) -> tuple[float, float]:
+    """Variance of mean(after) - mean(before) over B starts each, and its degrees of freedom."""
+    parts = [(float(arm.var(ddof=1)) / len(arm), len(arm) - 1) for arm in (before, after)]
+    return sum(variance for variance, _ in parts), satterthwaite(*parts)
+
+
+def _noise_of_mean(values: Floats) -> float:
+    """noise/(n B): the interaction of requests and blocks over (n - 1)(B - 1) degrees of freedom,
+    over the number of values (Searle et al., section 4.3)."""
+    left = values - values.mean(axis=0) - values.mean(axis=1, keepdims=True) + values.mean()
+    degrees = (values.shape[0] - 1) * (values.shape[1] - 1)
+    return float((left**2).sum() / degrees / values.size)
 
 
 def totals(block_values: Floats, influence: Floats) -> Evidence | None:
@@ -256,33 +303,53 @@ class Need:
     requests: int
 
 
-def needed(evidence: Evidence, distance: float, confidence: float = 0.95) -> Need | None:
-    """The cheapest (server starts) x (requests) whose half width is below ``distance``.
+ASSURANCE = 0.70
+"""A variance seen on few starts is as likely too small as too large, and too small costs more: the
+planner takes the upper limit that holds with this chance."""
 
-    Looks at up to 30 starts and up to 64 times the requests; None when even that is too little,
-    or when the present variation is unknown.
+
+def needed(
+    evidence: Evidence, distance: float, confidence: float = 0.95, power: float = 0.80
+) -> Need | None:
+    """The cheapest (server starts) x (requests) that shows an effect ``distance`` away from what
+    has to be excluded, with this chance: (t of the confidence + t of the power) x SE < distance.
+
+    J. Cohen, *Statistical Power Analysis for the Behavioral Sciences*, 2nd ed. (1988), section
+    2.4, with an upper limit of the variance: M. Kieser, G. Wassmer, "On the use of the upper
+    confidence limit for the variance from a pilot sample for sample size determination",
+    Biometrical Journal 38 (1996) 941-949. Looks at up to 30 starts and up to 64 times the requests;
+    None when even that is too little, or when the present variation is unknown.
     """
-    request, block = evidence.request_variance, evidence.block_variance
-    if request is None or block is None or distance <= 0:
+    df = evidence.degrees_of_freedom
+    if df is None or distance <= 0:
         return None
+    surely = math.sqrt(df / float(special.chdtri(df, ASSURANCE)))
     found: list[Need] = []
     for factor in (1, 2, 4, 8, 16, 32, 64):
-        requests = evidence.requests * factor
-        blocks = _blocks_needed(evidence, request / factor, requests, distance, confidence)
-        if blocks is not None:
-            found.append(Need(blocks, requests))
+        for blocks in range(max(2, evidence.blocks), 31):
+            planned = _planned(evidence, factor, blocks)
+            half, planned_df = planned.half_width(confidence), planned.degrees_of_freedom
+            if half is None or planned_df is None:
+                return None
+            share = float(special.stdtrit(planned_df, power)) / t_quantile(planned_df, confidence)
+            if half * (1 + share) * surely < distance:
+                found.append(Need(blocks, planned.requests))
+                break
     return min(found, key=lambda need: (need.blocks * need.requests, need.blocks), default=None)
 
 
-def _blocks_needed(
-    evidence: Evidence, request: float, requests: int, distance: float, confidence: float
-) -> int | None:
-    for blocks in range(max(2, evidence.blocks), 31):
-        block = (evidence.block_variance or 0.0) * evidence.blocks / blocks
-        df = satterthwaite((request, max(1, requests - 1)), (block, blocks - 1))
-        if t_quantile(df, confidence) * math.sqrt(request + block) < distance:
-            return blocks
-    return None
+def _planned(evidence: Evidence, factor: int, blocks: int) -> Evidence:
+    """What ``factor`` times the requests on ``blocks`` starts would show of the same world."""
+    more_starts = evidence.blocks / blocks
+    return replace(
+        evidence,
+        request_variance=(evidence.request_variance or 0.0) / factor,
+        block_variance=(evidence.block_variance or 0.0) * more_starts,
+        noise_variance=evidence.noise_variance / factor * more_starts,
+        requests=evidence.requests * factor,
+        blocks=blocks,
+        block_df=evidence.block_df * (blocks - 1) / (evidence.blocks - 1),
+    )
 
 
 def _variance_of_mean(values: Floats) -> float | None:

@@ -9,6 +9,8 @@ import pytest
 
 from calculator.statistics import (
     Floats,
+    compared,
+    compared_totals,
     crossed,
     fisher_fewer,
     mean_level,
@@ -16,6 +18,8 @@ from calculator.statistics import (
     satterthwaite,
     wilson,
 )
+from tests.truth.families import FAMILIES as FEW
+from tests.truth.families import World
 
 Family = Callable[[np.random.Generator, int, int], Floats]
 FAMILIES: dict[str, Family] = {
@@ -112,6 +116,53 @@ def test_fisher_tail_of_the_tea_tasting() -> None:
     assert fisher_fewer(3, 4, 1, 4) == pytest.approx(69 / 70)
     assert fisher_fewer(0, 4, 4, 4) == pytest.approx(1 / 70)
     assert fisher_fewer(0, 0, 3, 4) == 1.0
+
+
+@pytest.mark.parametrize("name", ["two starts", "two starts that differ most", "a tenth fails"])
+def test_two_arms_own_starts_cover_where_pairs_alone_do_not(name: str) -> None:
+    family = FEW[name]
+    world = World(400, family.requests, family.starts, -0.2)
+    rng = np.random.default_rng(17)
+    arms = list(zip(*family.draw(rng, world), strict=True))
+    found = [one for before, after in arms if (one := compared(before, after)) is not None]
+    hits = sum((one.interval().low or 0) <= -0.2 <= (one.interval().high or 0) for one in found)
+    # 400 draws know the coverage to about 2.5 points.
+    assert hits / 400 >= 0.90
+
+
+def test_swapped_arms_mirror_and_starts_without_a_whole_request_fall_back_to_pairs() -> None:
+    rng = np.random.default_rng(3)
+    before, after = rng.normal(0, 0.1, (2, 6, 3))
+    one, other = compared(before, after), compared(after, before)
+    assert one is not None
+    assert other is not None
+    assert other.mean == pytest.approx(-one.mean)
+    assert other.half_width() == pytest.approx(one.half_width())
+    assert 2 <= one.block_df <= 4
+    holes = np.where(np.eye(6, 3, dtype=bool) | np.eye(6, 3, -3, dtype=bool), np.nan, before)
+    assert compared(holes, after) == crossed(after - holes)
+    assert compared(before[:, :1], after[:, :1]) == crossed(after[:, :1] - before[:, :1])
+    assert compared(np.full((2, 2), np.nan), np.zeros((2, 2))) is None
+
+
+def test_rates_of_two_arms_count_each_arm_s_starts() -> None:
+    moved = np.zeros((4, 2))
+    found = compared_totals(np.array([0.0, 0.2]), np.array([1.0, 1.2]), moved)
+    assert found is not None
+    assert found.mean == pytest.approx(1.0)
+    # Both arms' starts differ by 0.2 though their differences do not: that is counted.
+    assert found.block_variance == pytest.approx(0.02)
+    assert found.block_df == pytest.approx(2)
+    assert compared_totals(np.zeros(0), np.zeros(0), moved[:, :0]) is None
+
+
+def test_more_power_costs_more_measuring() -> None:
+    found = crossed(FAMILIES["starts and requests differ"](np.random.default_rng(2), 12, 3))
+    assert found is not None
+    often, surely = needed(found, 0.1, power=0.5), needed(found, 0.1, power=0.95)
+    assert often is not None
+    assert surely is not None
+    assert often.blocks * often.requests < surely.blocks * surely.requests
 
 
 def test_what_would_settle_shrinks_with_the_distance() -> None:
