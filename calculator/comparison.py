@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from calculator.acceptance import Acceptance, measured_acceptance
+from calculator.answers import OutputRecord
 from calculator.effects import (
     LATENCIES,
     Effect,
@@ -26,6 +27,7 @@ from calculator.measurement import TrialRecord
 from calculator.outputs import OutputCheck, check_outputs
 from calculator.statistics import Evidence, Interval, first_against_later
 from calculator.summary import Summary, summarise
+from calculator.traits import LengthSamples
 from calculator.validity import mean_in_flight, trial_reasons
 
 SCHEMA_VERSION = 1
@@ -138,11 +140,11 @@ def compare(
     slo_ttft_p95_ms: float | None = None,
     slo_tpot_p95_ms: float | None = None,
     slo_e2e_p95_ms: float | None = None,
-    output_digests: Mapping[int, Mapping[str, Sequence[str]]] | None = None,
+    outputs: Mapping[int, OutputRecord] | None = None,
 ) -> Comparison:
     """Compare two arms over all load levels that either of them measured.
 
-    ``output_digests`` maps a run's index to the digests of its untimed greedy answers. Trials
+    ``outputs`` maps a run's index to the record of its untimed greedy answers. Trials
     that may not be believed are left out and listed. A level that one arm did not measure has no
     effects. Never raises for failed or empty trials.
     """
@@ -171,12 +173,34 @@ def compare(
         baseline=baseline,
         candidate=candidate,
         levels=levels,
-        output_check=check_outputs(output_digests or {}, runs[baseline], runs[candidate]),
+        output_check=check_outputs(
+            outputs or {}, runs[baseline], runs[candidate], _sampled_lengths(ours, baseline)
+        ),
         aa_control=control,
         capacity=capacity,
         capacity_change=_capacity_change(levels, capacity),
         problems=sorted(problems),
     )
+
+
+def _sampled_lengths(trials: Sequence[TrialRecord], baseline: str) -> LengthSamples:
+    """Output tokens in each arm's first start and in the baseline's second, over all levels: of
+    the requests that all of them completed, so that a time-out does not shorten one side."""
+
+    def tokens(of_baseline: bool, start: int) -> dict[tuple[int, str], int]:
+        ours = [trial for trial in trials if (trial.arm == baseline) == of_baseline]
+        blocks = sorted({trial.block for trial in ours})[start : start + 1]
+        return {
+            (trial.concurrency, one.request_id): one.output_tokens
+            for trial in ours
+            if trial.block in blocks
+            for one in trial.measurements
+            if one.ok and one.output_tokens is not None
+        }
+
+    sides = [tokens(True, 0), tokens(False, 0), tokens(True, 1)]
+    common = set.intersection(*(set(side) for side in sides if side)) if any(sides) else set()
+    return LengthSamples(*([side[key] for key in common if key in side] for side in sides))
 
 
 def to_document(comparison: Comparison) -> dict[str, Any]:

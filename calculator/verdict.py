@@ -177,7 +177,7 @@ def _vetoes(comparison: Comparison) -> Iterator[Reason]:
             "output_changed", **matches, control_matched=control.matched,
             control_total=control.total,
         )  # fmt: skip
-    elif check.status == "inconclusive":
+    elif check.why == "unexplained":
         yield reason("output_inconclusive", **matches)
 
 
@@ -220,7 +220,7 @@ def _leading_gains(judged: list[_Judged]) -> int:
 
 
 def _notes(comparison: Comparison, judged: list[_Judged], own: int | None) -> Iterator[Reason]:
-    if judged and comparison.output_check.status == "not_tested":
+    if judged and comparison.output_check.why == "no_answers":
         yield reason("output_not_tested")
     if judged and own is not None and own > judged[-1].level.concurrency:
         yield reason("own_load_above", own=own, measured=judged[-1].level.concurrency)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from calculator import comparison, verdict
+from calculator.answers import OutputRecord
 from calculator.measurement import TrialRecord
 from runner.plan import ExperimentPlan
 
@@ -19,11 +20,12 @@ def compare_plan(
     plan: ExperimentPlan,
     trials: Sequence[TrialRecord],
     arm: str,
-    digests: Mapping[int, Mapping[str, Sequence[str]]],
+    outputs: Mapping[int, OutputRecord],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(comparison document, verdict document) of ``arm`` against the plan's baseline.
 
-    ``digests`` are those of the output check, by the run's index. Trials of other arms are ignored.
+    ``outputs`` are the records of the output check, by the run's index. Trials of other arms are
+    ignored.
     """
     found = comparison.compare(
         trials,
@@ -33,7 +35,7 @@ def compare_plan(
         slo_ttft_p95_ms=plan.slo.ttft_p95_ms,
         slo_tpot_p95_ms=plan.slo.tpot_p95_ms,
         slo_e2e_p95_ms=plan.slo.e2e_p95_ms,
-        output_digests=digests,
+        outputs=outputs,
     )
     decided = verdict.decide(
         found,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from calculator.answers import OutputRecord
 from calculator.measurement import ClientHealth, Measurement, SpeculationCounters
 from runner.warmup import WarmUp
 
@@ -58,13 +59,9 @@ class TrialRecorded:
 
 @dataclass(frozen=True, slots=True)
 class OutputChecked:
-    """Greedy answers of the untimed pass as chains of digests, never as text.
+    """The untimed greedy pass, without text. Told again, and then it counts, once it is scored."""
 
-    ``digests[request_id][i]`` is a keyed digest of the answer's first i+1 token ids, so that two
-    runs can be compared token by token and the first difference found.
-    """
-
-    digests: dict[str, list[str]]
+    record: OutputRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,13 +35,13 @@ from runner.events import (
     WarmedUp,
 )
 from runner.journal import TrialHeader, TrialJournal, trial_path
+from runner.output_check import OutputCheckPhase
 from runner.plan import Arm, ExperimentPlan, PlannedRun, PlannedTrial, Target
 from runner.replay import (
     ReplayInterrupted,
     ReplayResult,
     ReplayStopped,
     ServerGone,
-    greedy_token_ids,
     replay,
 )
 from runner.ruler import RulerCheck, check_once
@@ -55,8 +55,6 @@ Result = TypeVar("Result")
 PROGRESS_EVERY_S = 1.0
 LOG_EVERY_S = 2.0
 CHECK_EVERY_S = 0.25
-OUTPUT_CHECK_CONCURRENCY = 4
-DIGEST_BYTES = 6
 _COUNTERS_SETTLE_S = 1.0
 
 
@@ -95,11 +93,22 @@ def execute_run(
     engine = make_engine(plan.target, planned.arm, workdir)
     if check_ruler is None and plan.target.engine != "simulator":
         check_ruler = check_once
-    run = _Run(planned, plan, requests, workdir, digest_key, emit, should_stop, engine, check_ruler)
+    run = _Run(
+        planned,
+        plan,
+        requests,
+        workdir,
+        digest_key,
+        emit,
+        should_stop,
+        engine,
+        make_engine,
+        check_ruler,
+    )
     try:
         ended = _carry_out(run, frozenset(skip_trials))
     finally:
-        engine.stop()
+        run.engine.stop()
     emit(ended)
     return ended
 
@@ -134,6 +143,7 @@ class _Run:
     emit: Callable[[Event], None]
     should_stop: Callable[[], bool]
     engine: Engine
+    make_engine: MakeEngine
     check_ruler: CheckRuler | None
     _ruler: dict[int, RulerCheck] = field(default_factory=dict)
     """By requests in flight."""
@@ -300,19 +310,22 @@ class _Run:
         chosen = self._requests(self.planned.output_check_ids)
         if not chosen:
             return
-        answers = self._wait(
-            lambda stop: greedy_token_ids(
-                endpoint,
-                chosen,
-                max_tokens=self.plan.design.output_check_tokens,
-                concurrency=OUTPUT_CHECK_CONCURRENCY,
-                timeout_s=self.plan.design.request_timeout_s,
-                cache_salt=self._salt("output check"),
-                should_stop=stop,
-            )
-        )
-        key = self.digest_key.encode()
-        self.emit(OutputChecked({name: digest_chain(ids, key) for name, ids in answers.items()}))
+        OutputCheckPhase(
+            self.planned,
+            self.plan.design,
+            key=self.digest_key.encode(),
+            cache_salt=self._salt("output check"),
+            wait=self._wait,
+            start_scorer=self._start_scorer,
+            tell=lambda record: self.emit(OutputChecked(record)),
+        ).carry_out(endpoint, chosen)
+
+    def _start_scorer(self) -> Endpoint:
+        """The baseline's engine in place of this run's, once all is measured."""
+        self.engine.stop()
+        baseline = next(arm for arm in self.plan.arms if arm.method == "none")
+        self.engine = self.make_engine(self.plan.target, baseline, self.workdir / "scorer")
+        return self.engine.start(self._tick)
 
     def _wait(
         self, work: Callable[[Callable[[], bool]], Result], tick: Callable[[], None] | None = None
@@ -385,14 +398,3 @@ class _ProgressEvents:
             self._told = done
             self._due = now + PROGRESS_EVERY_S
             self._emit(Progress(self._trial.index, done, len(self._trial.request_ids)))
-
-
-def digest_chain(token_ids: Sequence[int], key: bytes) -> list[str]:
-    """Element i is a keyed digest of the first i + 1 token ids: equal heads, equal digests."""
-    chain: list[str] = []
-    before = b""
-    for token in token_ids:
-        text = before + str(token).encode()
-        before = hashlib.blake2b(text, digest_size=DIGEST_BYTES, key=key[:64]).digest()
-        chain.append(before.hex())
-    return chain

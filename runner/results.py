@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from calculator import answers
 from calculator.measurement import TrialRecord
 from runner.analysis import baseline_of, compare_plan
 from runner.events import RunEnded
@@ -60,8 +61,8 @@ class RunFile:
     fingerprint: dict[str, Any] = field(default_factory=dict)
     warm_up: dict[str, Any] | None = None
     """runner.warmup.WarmUp; None: there was none."""
-    output_digests: dict[str, list[str]] | None = None
-    """None: the output check was not made."""
+    output: dict[str, Any] | None = None
+    """calculator.answers.OutputRecord as JSON; None: the output check was not made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +203,8 @@ def _plan(path: Path, document: Any) -> ExperimentPlan:
 def _run_file(path: Path) -> RunFile:
     with _readable(path):
         run = RunFile(**_load(path))
-        for chain in (run.output_digests or {}).values():
-            if not isinstance(chain, list):
-                raise TypeError
+        if run.output is not None:
+            answers.from_document(run.output)
         return run
 
 
@@ -228,7 +228,9 @@ def evaluate(folder: ResultFolder) -> dict[str, Any]:
     plan = folder.plan
     trials = list(folder.trials())
     runs = list(folder.runs())
-    digests = {run.index: run.output_digests for run in runs if run.output_digests is not None}
+    outputs = {
+        run.index: answers.from_document(run.output) for run in runs if run.output is not None
+    }
     baseline = baseline_of(plan)
     measured = {trial.arm for trial in trials}
     candidates: dict[str, Any] = {}
@@ -237,7 +239,7 @@ def evaluate(folder: ResultFolder) -> dict[str, Any]:
             continue
         candidates[arm.name] = {"comparison": None, "verdict": None}
         if {arm.name, baseline} <= measured:
-            found, decided = compare_plan(plan, trials, arm.name, digests)
+            found, decided = compare_plan(plan, trials, arm.name, outputs)
             candidates[arm.name] = {"comparison": found, "verdict": decided}
     return {
         "schema_version": SCHEMA_VERSION,
@@ -251,7 +253,7 @@ def evaluate(folder: ResultFolder) -> dict[str, Any]:
 
 def _run_summary(run: RunFile) -> dict[str, Any]:
     summary = asdict(run)
-    del summary["output_digests"]
+    del summary["output"]
     return summary
 
 

@@ -9,6 +9,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from calculator import comparison, outputs, reasons, validity
+from calculator.answers import NOT_SCORED
 from calculator.measurement import MARKS, Measurement, Outcome
 from webapp import env
 
@@ -54,7 +55,8 @@ def test_every_outcome_is_documented() -> None:
 def test_every_reason_is_documented_in_the_words_of_the_code() -> None:
     text = (DOCS / "metrics.md").read_text()
     verdicts = {code: kind.help for code, kind in reasons.REASONS.items()}
-    for table in (validity.REASONS, comparison.PROBLEMS, MARKS, verdicts):
+    tables = (validity.REASONS, comparison.PROBLEMS, MARKS, verdicts, outputs.WHY, NOT_SCORED)
+    for table in tables:
         rows = [f"| `{code}` | {meaning} |" for code, meaning in table.items()]
         assert [row for row in rows if row not in text] == []
     checks = get_args(get_type_hints(outputs.OutputCheck)["status"])

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from calculator import answers
 from runner.commands.progress import ProgressLines, duration
 from runner.commands.tables import describe
 from runner.environment import host_fingerprint
@@ -173,7 +174,8 @@ class _Experiment:
             elif isinstance(event, WarmedUp):
                 known.warm_up = asdict(event.result)
             elif isinstance(event, OutputChecked) and self.folder.digest_key:
-                known.output_digests = event.digests  # without the key they fit no other run's
+                # Without the key its digests would fit no other run's.
+                known.output = answers.to_document(event.record)
 
         return keep
 

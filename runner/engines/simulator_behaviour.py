@@ -46,7 +46,14 @@ class Behaviour:
     seed: int = 1
     """Same seed and same requests: same answers, lengths, accepted drafts and failures."""
     corrupt_token_rate: float = 0.0
-    """Share of answer tokens replaced, so that outputs differ from those of other arms."""
+    """Share of answer tokens replaced by others, as a faulty engine does; the text goes on from
+    there as another one."""
+    numerics_noise_nats: float = 0.0
+    """Standard deviation of the noise in how far a token leads the runner-up. Another noise at each
+    start, whatever the seed, as real engines have it: where it exceeds the lead, the runner-up is
+    written. With 0.04 about 1 token in 200."""
+    omit_logprobs: bool = False
+    """Says no probabilities, of answers and of prompts alike."""
     omit_usage: bool = False
     error_rate: float = 0.0
     """Share of the requests that end in an error object inside a 200 after half of the answer."""
@@ -111,7 +118,7 @@ def _check(name: str, value: object) -> None:
         return
     if name == "exit_at_start":
         good = isinstance(value, str)
-    elif name == "omit_usage":
+    elif name in ("omit_usage", "omit_logprobs"):
         good = isinstance(value, bool)
     elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         good = False

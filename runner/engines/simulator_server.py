@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import sys
 import time
 from http import HTTPStatus
@@ -23,7 +24,7 @@ from typing import Any
 from runner.engines import simulator_http as http
 from runner.engines.simulator_behaviour import Behaviour, BehaviourError, from_document
 from runner.engines.simulator_engine import Engine, Sequence
-from runner.engines.simulator_text import BadRequest, Script, script, tokenize
+from runner.engines.simulator_text import BadRequest, Script, script, tokenize, word
 
 VERSION = "1"
 
@@ -40,6 +41,7 @@ class Answer:
         chat: bool,
         number: int,
         omit_usage: bool,
+        omit_logprobs: bool,
     ) -> None:
         options = body.get("stream_options") or {}
         self.ended: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
@@ -49,6 +51,9 @@ class Answer:
         self._with_ids = bool(body.get("return_token_ids"))
         self._usage_wanted = not omit_usage and (not self._stream or options.get("include_usage"))
         self._usage_always = bool(self._usage_wanted and options.get("continuous_usage_stats"))
+        self._with_logprobs = bool(body.get("logprobs")) and not omit_logprobs
+        self._with_prompt_logprobs = body.get("prompt_logprobs") is not None and not omit_logprobs
+        self._ids_as_names = bool(body.get("return_tokens_as_token_ids"))
         self._written = 0
         kind = "chat.completion" if chat else "text_completion"
         self._frame = {
@@ -134,10 +139,46 @@ class Answer:
         document: dict[str, Any] = {**self._frame, "choices": [choice]}
         if self._with_ids:
             choice["token_ids"] = self._plan.answer_ids
-            document["prompt_token_ids"] = self._plan.prompt_ids
+            place = document if self._chat else choice
+            place["prompt_token_ids"] = self._plan.prompt_ids
+        if self._with_logprobs:
+            choice["logprobs"] = self._logprobs()
+        if self._with_prompt_logprobs:
+            choice["prompt_logprobs"] = [
+                None,
+                *(
+                    {str(at): {"logprob": value} for at, value in step.logprobs(token).items()}
+                    for token, step in zip(
+                        self._plan.prompt_ids[1:], self._plan.prompt_steps, strict=True
+                    )
+                ),
+            ]
         if self._usage_wanted:
             document["usage"] = self._usage()
         return document
+
+    def _logprobs(self) -> dict[str, Any]:
+        """Of the whole answer, as vLLM writes them for chats and for completions."""
+        steps = [
+            {self._name(other): value for other, value in step.logprobs(token).items()}
+            for token, step in zip(self._plan.answer_ids, self._plan.steps, strict=True)
+        ]
+        if not self._chat:
+            return {"top_logprobs": steps}
+        names = [self._name(token) for token in self._plan.answer_ids]
+        return {
+            "content": [
+                {
+                    "token": name,
+                    "logprob": step[name],
+                    "top_logprobs": [{"token": at, "logprob": value} for at, value in step.items()],
+                }
+                for name, step in zip(names, steps, strict=True)
+            ]
+        }
+
+    def _name(self, token: int) -> str:
+        return f"token_id:{token}" if self._ids_as_names else f" {word(token)}"
 
 
 class Server:
@@ -145,6 +186,7 @@ class Server:
         self._model = model
         self._behaviour = behaviour
         self._engine = Engine(behaviour)
+        self._noise = random.Random()  # noqa: S311 no secret depends on it
         self._requests = 0
 
     async def serve(self, port: int, port_file: Path | None) -> None:
@@ -212,7 +254,7 @@ class Server:
     ) -> bool:
         try:
             body = _object(request.body)
-            plan = script(body, self._behaviour)
+            plan = script(body, self._behaviour, self._noise)
         except BadRequest as error:
             http.write_error(writer, HTTPStatus.BAD_REQUEST, str(error))
             return True
@@ -230,6 +272,7 @@ class Server:
             chat=request.path == "/v1/chat/completions",
             number=self._requests,
             omit_usage=self._behaviour.omit_usage,
+            omit_logprobs=self._behaviour.omit_logprobs,
         )
         return await self._generate(answer, plan, body, reader, arrived)
 

@@ -7,7 +7,6 @@ from runner.replay.trial import (
     ReplayResult,
     ReplayStopped,
     ServerGone,
-    greedy_token_ids,
     replay,
 )
 
@@ -18,6 +17,5 @@ __all__ = [
     "ReplayResult",
     "ReplayStopped",
     "ServerGone",
-    "greedy_token_ids",
     "replay",
 ]

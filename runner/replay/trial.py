@@ -1,4 +1,4 @@
-"""One trial: send every request once, then count. Also the untimed greedy pass."""
+"""One trial: send every request once, then count."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 from calculator.measurement import NS_PER_S, ClientHealth, Measurement
 from runner.arrivals import ClosedLoop, Load, OpenLoop
 from runner.engines.base import Endpoint
-from runner.replay.client import Answer
 from runner.replay.gone import GIVE_UP_AFTER_S
 from runner.replay.recount import recount
 from runner.replay.sender import Call, Ending, Job, Sender, Sent
@@ -125,42 +124,6 @@ def replay(
     return result
 
 
-def greedy_token_ids(
-    endpoint: Endpoint,
-    requests: Sequence[NormalisedRequest],
-    *,
-    max_tokens: int,
-    concurrency: int,
-    timeout_s: float,
-    cache_salt: str | None = None,
-    should_stop: ShouldStop | None = None,
-) -> dict[str, list[int]]:
-    """Greedy answers as token ids by request id, for the output check. Untimed, not streamed.
-
-    A request whose answer failed, or whose server returns no ids, is missing from the result.
-    Raises ReplayStopped or ServerGone, as ``replay`` does.
-    """
-    extra: dict[str, Any] = {"temperature": 0, "n": 1, "return_token_ids": True, "stream": False}
-    if cache_salt is not None:
-        extra["cache_salt"] = cache_salt
-    bodies = []
-    for request in requests:
-        body = request.body(endpoint.model, max_output_tokens=max_tokens)
-        # Greedy already, and vLLM answers 400 to these two while it speculates.
-        for name in ("top_p", "top_k", "seed", "stream_options", "min_p", "logit_bias"):
-            body.pop(name, None)
-        bodies.append(body)
-    load = _load(concurrency, None, len(requests))
-    job = _job(endpoint, requests, bodies, extra, load, timeout_s, GIVE_UP_AFTER_S)
-    sender = Sender(job, should_stop=should_stop)
-    ending, reason = sender.run()
-    found = {requests[answer.sequence].id: _token_ids(answer) for answer in sender.held}
-    if ending is not Ending.COMPLETE:
-        sent = sender.result(ending, reason)
-        raise _INTERRUPTED[ending](reason, _result(sent, [one.measurement for one in sent.counted]))
-    return {request_id: ids for request_id, ids in found.items() if ids is not None}
-
-
 def _load(concurrency: int | None, arrivals: OpenLoop | None, requests: int) -> Load:
     if arrivals is not None:
         if concurrency is not None:
@@ -194,19 +157,6 @@ def _job(
         for sequence, (request, body) in enumerate(zip(requests, bodies, strict=True))
     ]  # fmt: skip
     return Job(endpoint, calls, load, timeout_s, give_up_after_s)
-
-
-def _token_ids(answer: Answer) -> list[int] | None:
-    if answer.status != 200:
-        return None
-    try:
-        document = json.loads(b"".join(packet for _, packet in answer.packets))
-        ids = document["choices"][0]["token_ids"]
-    except (ValueError, LookupError, TypeError):
-        return None
-    if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids):
-        return None
-    return ids
 
 
 def _result(sent: Sent, measurements: Sequence[Measurement]) -> ReplayResult:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from calculator.comparison import Comparison, compare, to_document
 from calculator.measurement import Outcome, SpeculationCounters, TrialRecord
-from calculator.outputs import check_outputs
 from tests.calculator.trials import change, pair_of_arms, trial
 
 PRICE = Decimal("0.36")
@@ -132,47 +131,6 @@ def test_promise_and_capacity() -> None:
     assert kept.capacity["candidate"].concurrency == 1
     few = _compare(pair_of_arms(2.0, requests=4), slo_tpot_p95_ms=120.0)
     assert few.levels[0].slo["candidate"].passes is None
-
-
-def test_output_check_beside_its_control() -> None:
-    same = {"a": ["1", "2"], "b": ["3"]}
-    equal = _compare(pair_of_arms(2.0), output_digests=dict.fromkeys(range(4), same))
-    assert equal.output_check.status == "unchanged"
-    many = {f"q{i}": ["1", "2", "3"] for i in range(12)}
-    other = {name: ["1", "2", "9"] for name in many}
-    changed = _compare(
-        pair_of_arms(2.0), output_digests={0: many, 3: many, 1: other, 2: other}
-    ).output_check
-    assert changed.status == "changed"
-    assert set(changed.first_divergence) == {2}
-    assert changed.control_match.matched == 12
-    assert _compare(pair_of_arms(2.0)).output_check.status == "not_tested"
-    # An answer that never came is not an equal one.
-    cut = {name: many[name] for name in list(many)[:1]}
-    missing = _compare(pair_of_arms(2.0), output_digests={0: many, 3: many, 1: cut, 2: cut})
-    assert missing.output_check.status == "changed"
-    one_other = {**many, "q0": ["1", "8", "3"]}
-    found = _compare(pair_of_arms(2.0), output_digests={0: many, 3: many, 1: one_other, 2: many})
-    assert found.output_check.status == "inconclusive"
-
-
-@pytest.mark.parametrize(("requests", "noise"), [(6, 0.15), (24, 0.15), (60, 0.4), (200, 0.05)])
-def test_an_engine_that_does_not_repeat_itself_is_seldom_called_changed(
-    requests: int, noise: float
-) -> None:
-    """Every run's answers leave the usual ones by chance; the candidate's no more often."""
-    rng = np.random.default_rng(2)
-    changed = 0
-    for _ in range(300):
-        runs = {
-            run: {
-                f"q{i}": ["1", str(rng.integers(10**9)) if rng.random() < noise else "2"]
-                for i in range(requests)
-            }
-            for run in range(6)
-        }
-        changed += check_outputs(runs, [0, 3, 4], [1, 2, 5]).status == "changed"
-    assert changed / 300 <= 0.08  # nominal 0.05; 300 draws know it to about 2.5 points
 
 
 def test_one_trial_that_its_measurer_did_not_believe_is_left_out() -> None:

@@ -12,6 +12,7 @@ from calculator.comparison import compare
 from calculator.measurement import Outcome, TrialRecord
 from calculator.reasons import REASONS
 from calculator.verdict import Verdict, decide, to_document
+from tests.calculator.greedy import record
 from tests.calculator.trials import change, pair_of_arms, without_gaps
 
 PRICE = Decimal("0.1")
@@ -35,7 +36,7 @@ def _decide(
     ]
     found = compare(
         measured, baseline="baseline", candidate="ngram", usd_per_hour=PRICE,
-        output_digests=digests,
+        outputs={run: record(chains) for run, chains in (digests or {}).items()},
     )  # fmt: skip
     return decide(
         found, min_gain_percent=min_gain, own_concurrency=own, usd_per_hour=PRICE,
@@ -208,6 +209,18 @@ def test_answers_that_nobody_compared_are_mentioned() -> None:
     assert "output_not_tested" not in _codes(
         _decide({1: 2.0}, digests=dict.fromkeys(range(6), same))
     )
+
+
+def test_changed_answers_forbid_and_unexplained_ones_hold_back() -> None:
+    same = {f"q{i}": ["1", "2"] for i in range(12)}
+    other = {name: ["1", "3"] for name in same}
+    changed = _decide({1: 2.0}, digests={0: same, 1: other, 2: other, 3: same})
+    assert changed.code == "leave_off"
+    assert "output_changed" in _codes(changed)
+    one = same | {"q0": ["1", "3"]}
+    unclear = _decide({1: 2.0}, digests={0: same, 1: one, 2: one, 3: same})
+    assert unclear.code == "not_proven"
+    assert "output_inconclusive" in _codes(unclear)
 
 
 def test_different_prompts_settle_nothing() -> None:

@@ -26,7 +26,7 @@ from runner.events import (
     TrialStarted,
     WarmedUp,
 )
-from runner.execute import digest_chain, execute_run
+from runner.execute import execute_run
 from runner.journal import read_trial, trial_path
 from runner.plan import (
     Arm,
@@ -149,9 +149,9 @@ def test_run_is_recorded_with_counters_and_output_check(tmp_path: Path) -> None:
         assert counters.requests_finished == len(trial.request_ids), "warm-ups are not in it"
         assert counters.generation_tokens == 8 * len(trial.request_ids)
         assert 0 < counters.accepted_tokens < counters.draft_tokens
-    (checked,) = heard.of(OutputChecked)
-    assert set(checked.digests) == set(planned(wanted, 1).output_check_ids)
-    assert {len(chain) for chain in checked.digests.values()} == {6}
+    record = heard.of(OutputChecked)[-1].record
+    assert set(record.answers) == set(planned(wanted, 1).output_check_ids)
+    assert {len(answer.digests) for answer in record.answers.values()} == {6}
     assert heard.engine_is_gone
 
 
@@ -175,22 +175,6 @@ def test_recorded_trials_are_left_out(tmp_path: Path) -> None:
     heard = Listener(tmp_path)
     assert heard.run(plan(), skip_trials={0}).status == "recorded"
     assert [event.trial for event in heard.of(TrialRecorded)] == [1]
-
-
-def test_output_check_finds_equal_and_different_answers(tmp_path: Path) -> None:
-    def digests(behaviour: dict[str, Any], index: int) -> dict[str, list[str]]:
-        heard = Listener(tmp_path)
-        heard.run(plan(FAST, behaviour), index=index)
-        (checked,) = heard.of(OutputChecked)
-        assert len(checked.digests) == 4
-        found: dict[str, list[str]] = checked.digests
-        return found
-
-    baseline = digests(DRAFTS, 0)
-    assert digests(DRAFTS, 1) == baseline
-    corrupt = digests({**DRAFTS, "corrupt_token_rate": 0.6}, 1)
-    assert corrupt.keys() == baseline.keys()
-    assert corrupt != baseline
 
 
 def test_combination_that_the_engine_refuses_is_a_finding(tmp_path: Path) -> None:
@@ -335,13 +319,3 @@ def test_request_that_left_the_sample_is_said_before_an_engine_starts(tmp_path: 
     )  # fmt: skip
     assert (ended.status, ended.code) == ("failed", "requests_missing")
     assert events == [ended]
-
-
-def test_digest_chains_agree_up_to_the_first_difference() -> None:
-    one = digest_chain([5, 6, 7, 8], b"key")
-    two = digest_chain([5, 6, 9, 8], b"key")
-    assert one[:2] == two[:2]
-    assert one[2] != two[2]
-    assert one[3] != two[3], "a later agreement by chance does not look like one"
-    assert digest_chain([5, 6, 7, 8], b"other") != one
-    assert digest_chain([1, 23], b"k")[-1] != digest_chain([12, 3], b"k")[-1]

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from calculator.measurement import Measurement, Outcome
 from runner.engines.base import Endpoint
-from runner.replay import ReplayResult, ServerGone, greedy_token_ids, replay
+from runner.replay import ReplayResult, ServerGone, replay
 from runner.traffic.request import NormalisedRequest
 from tests.runner.replay_cases import CASES, REAL_ERROR, ROLE, STOP, THREE, USAGE_3, Case
 from tests.runner.scripted_server import ScriptedServer, Step
@@ -254,34 +254,6 @@ def test_arguments_that_make_no_trial() -> None:
         replay(Endpoint("http://127.0.0.1:9", "m", "a\r\nb"), requests(1), concurrency=1)
     with pytest.raises(ValueError, match="http://"):
         replay(Endpoint("127.0.0.1:9", "m"), requests(1), concurrency=1)
-
-
-def test_greedy_ids(server: ScriptedServer) -> None:
-    answer = json.dumps({"choices": [{"token_ids": [5, 6]}]}).encode()
-    reply = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer
-    url = server.play("case", [(0.0, reply)])
-    request = NormalisedRequest(
-        id="a",
-        kind="completion",
-        line=1,
-        prompt="p",
-        sampling={"temperature": 1.0, "min_p": 0.1, "top_p": 0.9, "stop": ["x"]},
-    )
-    endpoint = Endpoint(url, "m")
-    found = greedy_token_ids(endpoint, [request], max_tokens=9, concurrency=1, timeout_s=9)
-    assert found == {"a": [5, 6]}
-    assert server.received("case")[-1]["body"] == {
-        "model": "m",
-        "prompt": "p",
-        "stop": ["x"],
-        "max_tokens": 9,
-        "temperature": 0,
-        "n": 1,
-        "stream": False,
-        "return_token_ids": True,
-    }
-    server.play("case", [(0.0, b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{"choices": []}')])
-    assert greedy_token_ids(endpoint, [request], max_tokens=9, concurrency=1, timeout_s=9) == {}
 
 
 def test_result_is_plain_data(server: ScriptedServer) -> None:

@@ -299,7 +299,7 @@ def test_inspect_of_a_refused_file_is_one_line(tmp_path: Path) -> None:
         ("runs/000-baseline/run.json", '{"schema_version": 1, "index": 0, "new": 1}'),
         (
             "runs/000-baseline/run.json",
-            '{"schema_version": 1, "index": 0, "arm": "b", "block": 0, "output_digests": 5}',
+            '{"schema_version": 1, "index": 0, "arm": "b", "block": 0, "output": {"answers": 5}}',
         ),
         ("runs/000-baseline/trial-000.jsonl", '{"type": "trial", "schema_version": 1, "x": 2}\n'),
     ],
@@ -407,7 +407,7 @@ def test_a_deleted_part_is_measured_again_without_an_output_check(
     }
     runs = [json.loads(path.read_text()) for path in sorted(out.glob("runs/*/run.json"))]
     # The key is gone: digests made now would fit no other run's.
-    assert [run["output_digests"] is None for run in runs] == [False, True, False, False]
+    assert [run["output"] is None for run in runs] == [False, True, False, False]
 
 
 def test_measurements_without_their_plan_are_not_taken_over(

@@ -23,8 +23,9 @@ from runner.counters import CountersReset, difference, parse
 from runner.engines.base import Endpoint, EngineError, EngineRefused, EngineStopped
 from runner.engines.simulator import SimulatorProcess
 from runner.engines.simulator_behaviour import Behaviour, BehaviourError, from_document
+from runner.output_check import greedy_answers
 from runner.plan import Arm, Target
-from runner.replay import ReplayStopped, ServerGone, greedy_token_ids, replay
+from runner.replay import ReplayStopped, ServerGone, replay
 from runner.traffic.request import NormalisedRequest
 
 ARM = Arm("arm", "ngram")
@@ -125,9 +126,10 @@ def test_answers_and_lengths_depend_on_the_prompt_alone(tmp_path: Path) -> None:
     answers, lengths = [], []
     for number, behaviour in enumerate((plain, drafting, broken)):
         with started(tmp_path / str(number), **behaviour) as (_, server):
-            answers.append(
-                greedy_token_ids(server, requests(6), max_tokens=40, concurrency=3, timeout_s=20)
+            found_ids = greedy_answers(
+                server, requests(6), max_tokens=40, concurrency=3, timeout_s=20
             )
+            answers.append({name: one.token_ids for name, one in found_ids.items()})
             found = replay(server, requests(6), concurrency=3).measurements
             lengths.append([(one.output_tokens, one.finish_reason) for one in found])
     assert answers[0] == answers[1]
@@ -139,7 +141,7 @@ def test_answers_and_lengths_depend_on_the_prompt_alone(tmp_path: Path) -> None:
         for name in answers[0]
         for a, b in zip(answers[1][name], answers[2][name], strict=True)
     ]
-    assert 0.1 < mean(changed) < 0.6
+    assert mean(changed) > 0.5, "after a corrupted token the text goes on as another one"
 
 
 def test_prefix_cache_is_counted_and_kept_apart_by_salt(tmp_path: Path) -> None:
@@ -307,6 +309,7 @@ def test_it_does_not_outlive_its_parent(tmp_path: Path) -> None:
     parent = f"""
 import sys, time, pathlib
 from runner.engines.simulator import SimulatorProcess
+from runner.output_check import greedy_answers
 from runner.plan import Arm, Target
 target = Target("simulator", "toy", simulator={{"none": {{}}}})
 engine = SimulatorProcess(target, Arm("a"), pathlib.Path({str(tmp_path)!r}))
@@ -348,7 +351,7 @@ def test_other_paths(tmp_path: Path) -> None:
         body = {"model": "toy", "prompt": "two words", "max_tokens": 3, "return_token_ids": True}
         whole = ask("/v1/completions", body)
         assert len(whole["choices"][0]["token_ids"]) == whole["usage"]["completion_tokens"] == 3
-        assert len(whole["prompt_token_ids"]) == whole["usage"]["prompt_tokens"] == 3
+        assert len(whole["choices"][0]["prompt_token_ids"]) == whole["usage"]["prompt_tokens"] == 3
         refused: list[object] = [{"model": "toy"}, [], {**body, "max_tokens": 0.5}]
         for wrong in [*refused, {"model": "toy", "messages": []}]:
             with pytest.raises(urllib.error.HTTPError, match="400"):

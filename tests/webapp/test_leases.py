@@ -20,6 +20,7 @@ from runner.events import (
     TrialRecorded,
     TrialStarted,
 )
+from tests.calculator.greedy import record
 from tests.webapp.lab import HOST, make_experiment, make_sample, run_of
 from tests.webapp.people import People
 from webapp.experiments import services
@@ -164,7 +165,7 @@ def test_a_stale_fence_writes_nothing(people: People) -> None:
         TrialStarted(1),
         measured(0),
         EngineReady({"engine": "late"}, 1.0),
-        OutputChecked({"r0": ["aa"]}),
+        OutputChecked(record({"r0": ["aa"]})),
         RunEnded("recorded"),
     ]
     for event in late:
@@ -235,10 +236,12 @@ def test_ids_that_a_row_cannot_hold_are_kept_apart(people: People) -> None:
     )
     event = TrialRecorded(0, 0.1, rows, None, ClientHealth(0.1, 0.01, 0.01, 1, 0.5))
     recorder = Recorder(lease, Keeper(lease))
-    walk(recorder, TrialStarted(0), event, OutputChecked({name: ["aa"] for name in ids}))
+    walk(recorder, TrialStarted(0), event, OutputChecked(record({name: ["aa"] for name in ids})))
     stored = list(MeasurementRow.objects.values_list("request_id", flat=True))
     assert len(set(stored)) == 4
-    assert set(Run.objects.get(pk=lease.run_id).output_digests) == set(stored)
+    output = Run.objects.get(pk=lease.run_id).output
+    assert output is not None
+    assert set(output["answers"]) == set(stored)
 
 
 def test_the_keeper_renews_the_lease_and_hears_a_cancellation(

@@ -8,6 +8,8 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError, transaction
 
+from calculator.answers import OutputRecord
+from calculator.answers import from_document as from_row
 from calculator.measurement import ClientHealth, SpeculationCounters, TrialRecord
 from runner.analysis import compare_plan
 from runner.plan_codec import from_document
@@ -79,10 +81,10 @@ def _compare_all(experiment: Experiment) -> list[tuple[str, dict[str, Any], dict
     """(arm, comparison document, verdict document) of each candidate that was measured."""
     plan = from_document(experiment.plan)
     records = _records(experiment)
-    digests = _output_digests(experiment)
+    outputs = _outputs(experiment)
     measured = {record.arm for record in records}
     return [
-        (arm, *compare_plan(plan, records, arm, digests))
+        (arm, *compare_plan(plan, records, arm, outputs))
         for arm in candidate_arms(experiment)
         if arm in measured
     ]
@@ -119,10 +121,10 @@ def _counters(row: dict[str, Any] | None) -> SpeculationCounters | None:
     return SpeculationCounters(**{**row, "accepted_per_position": positions})
 
 
-def _output_digests(experiment: Experiment) -> dict[int, dict[str, list[str]]]:
+def _outputs(experiment: Experiment) -> dict[int, OutputRecord]:
     """By run index; the latest attempt that made the check counts."""
-    rows = experiment.runs.order_by("attempt").values_list("index", "output_digests")
-    return {index: digests for index, digests in rows if digests}
+    rows = experiment.runs.order_by("attempt").values_list("index", "output")
+    return {index: from_row(document) for index, document in rows if document}
 
 
 def _end_state(experiment: Experiment, compared: Sequence[str]) -> tuple[ExperimentState, str]:

@@ -73,7 +73,8 @@ class Run(PublicRow):
     fingerprint = models.JSONField(default=dict, blank=True)
     warm_up = models.JSONField(null=True, blank=True)
     """runner.warmup.WarmUp as a dict; null: there was none"""
-    output_digests = models.JSONField(default=dict, blank=True)
+    output = models.JSONField(null=True, blank=True)
+    """calculator.answers.OutputRecord as JSON; null: the output check was not made"""
 
     class Meta:
         ordering = ("index", "attempt")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from django.db import close_old_connections, transaction
 from django.db.models.functions import Now
 
+from calculator import answers
 from runner.events import (
     EngineReady,
     Event,
@@ -72,9 +73,10 @@ class Recorder:
                 return lambda: self._start_trial(self._trials[index])
             case TrialRecorded():
                 return lambda: self._record(event)
-            case OutputChecked(digests=digests):
-                kept = {request_key(name): chain for name, chain in digests.items()}
-                return lambda: leases.write(self.lease, output_digests=kept)
+            case OutputChecked(record=record):
+                by_key = {request_key(name): one for name, one in record.answers.items()}
+                kept = answers.to_document(replace(record, answers=by_key))
+                return lambda: leases.write(self.lease, output=kept)
             case RunEnded():
                 return lambda: end_run(self.lease, event)
         raise TypeError(type(event).__name__)

@@ -1,0 +1,212 @@
+"""What answers look like besides their tokens: how they stop, whether they parse, how long they
+are.
+
+Each trait is compared pair by pair with the baseline's answer to the same request, by an exact
+sign test, with the baseline's second run beside it as the control.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from scipy import special
+
+from calculator.answers import AnswerRecord, OutputRecord
+
+Name = Literal["answered", "stopped_by_itself", "json_valid", "tool_calls_valid", "repeated_share"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trait:
+    """One trait in both arms. Means are shares, over the ``pairs`` that have the trait in both."""
+
+    name: Name
+    pairs: int
+    baseline: float
+    candidate: float
+    control: float | None
+    """The baseline's second run; None: there is none, or no pair with it."""
+    worse: int
+    """Pairs in which the candidate's answer is worse."""
+    better: int
+    p: float
+    """Of "the candidate's answers are not worse"; of how answers stop: "not different"."""
+    adjusted_p: float = 1.0
+    """Holm's, for having looked at several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Lengths of sampled answers (the measured traffic): the greatest distance between the arms'
+    distribution functions, and its p. ``control``: the baseline's own two starts."""
+
+    requests: int
+    distance: float
+    p: float
+    control_distance: float | None
+    control_p: float | None
+    adjusted_p: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LengthSamples:
+    """Output tokens of completed requests in one start of each."""
+
+    baseline: Sequence[int]
+    candidate: Sequence[int]
+    again: Sequence[int] = ()
+    """The baseline's second start."""
+
+
+def exact_sign(worse: int, better: int) -> float:
+    """One-sided p of "worse is as likely as better", given how many pairs differ.
+
+    Q. McNemar, "Note on the sampling error of the difference between correlated proportions or
+    percentages", Psychometrika 12 (1947) 153-157; the binomial tail, not its approximation.
+    """
+    return float(special.bdtrc(worse - 1, worse + better, 0.5)) if worse else 1.0
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p values as if each had been the only one looked at.
+
+    S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
+    Statistics 6 (1979) 65-70.
+    """
+    adjusted = [1.0] * len(p_values)
+    highest = 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = highest
+    return adjusted
+
+
+def traits(
+    baseline: OutputRecord, candidate: OutputRecord, control: OutputRecord | None
+) -> list[Trait]:
+    """Every trait that some pair of answers has; p values are not yet adjusted."""
+    found = [_answered(baseline, candidate, control)]
+    for name, value in _VALUES.items():
+        trait = _paired(name, value, baseline, candidate, control)
+        if trait is not None:
+            found.append(trait)
+    return found
+
+
+def adjusted(traits: Sequence[Trait], by: Sequence[float]) -> list[Trait]:
+    return [replace(trait, adjusted_p=p) for trait, p in zip(traits, by, strict=True)]
+
+
+def _stopped(answer: AnswerRecord) -> float | None:
+    return None if answer.stop_reason is None else float(answer.stop_reason != "length")
+
+
+def _json(answer: AnswerRecord) -> float | None:
+    return None if answer.json_valid is None else float(answer.json_valid)
+
+
+def _tools(answer: AnswerRecord) -> float | None:
+    return None if answer.tool_calls_valid is None else float(answer.tool_calls_valid)
+
+
+def _repeated(answer: AnswerRecord) -> float | None:
+    return answer.repeated_share
+
+
+Value = Callable[[AnswerRecord], float | None]
+_VALUES: dict[Name, Value] = {
+    "stopped_by_itself": _stopped,
+    "json_valid": _json,
+    "tool_calls_valid": _tools,
+    "repeated_share": _repeated,
+}
+
+
+def _answered(
+    baseline: OutputRecord, candidate: OutputRecord, control: OutputRecord | None
+) -> Trait:
+    """Requests that got no answer with token ids count here, and in no other trait."""
+    lost = len(baseline.answers.keys() - candidate.answers.keys())
+    won = len(candidate.answers.keys() - baseline.answers.keys())
+    asked = max(1, baseline.asked)
+    return Trait(
+        "answered",
+        pairs=baseline.asked,
+        baseline=len(baseline.answers) / asked,
+        candidate=len(candidate.answers) / asked,
+        control=None if control is None else len(control.answers) / max(1, control.asked),
+        worse=lost,
+        better=won,
+        p=exact_sign(lost, won),
+    )
+
+
+def _paired(
+    name: Name,
+    value: Value,
+    baseline: OutputRecord,
+    candidate: OutputRecord,
+    control: OutputRecord | None,
+) -> Trait | None:
+    pairs = _pairs(value, baseline.answers, candidate.answers)
+    if not pairs:
+        return None
+    lower = sum(after < before for before, after in pairs)
+    higher = sum(after > before for before, after in pairs)
+    worse, better = (higher, lower) if name == "repeated_share" else (lower, higher)
+    p = exact_sign(worse, better)
+    if name == "stopped_by_itself":  # ending early is as much a change as running on
+        p = min(1.0, 2 * min(p, exact_sign(better, worse)))
+    again = [] if control is None else _pairs(value, baseline.answers, control.answers)
+    return Trait(
+        name,
+        pairs=len(pairs),
+        baseline=_mean([before for before, _ in pairs]),
+        candidate=_mean([after for _, after in pairs]),
+        control=_mean([after for _, after in again]) if again else None,
+        worse=worse,
+        better=better,
+        p=p,
+    )
+
+
+def _pairs(
+    value: Value, one: Mapping[str, AnswerRecord], other: Mapping[str, AnswerRecord]
+) -> list[tuple[float, float]]:
+    found = []
+    for name in one.keys() & other.keys():
+        before, after = value(one[name]), value(other[name])
+        if before is not None and after is not None:
+            found.append((before, after))
+    return found
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def lengths(samples: LengthSamples) -> Lengths | None:
+    """Two-sample Kolmogorov-Smirnov test with its asymptotic p; None where an arm has nothing.
+
+    N. Smirnov, "Table for estimating the goodness of fit of empirical distributions", Annals of
+    Mathematical Statistics 19 (1948) 279-281. Ties, and that both arms answer the same requests,
+    make it say "different" less often than its p promises.
+    """
+    if not samples.baseline or not samples.candidate:
+        return None
+    distance, p = _smirnov(samples.baseline, samples.candidate)
+    again = _smirnov(samples.baseline, samples.again) if samples.again else (None, None)
+    return Lengths(len(samples.candidate), distance, p, *again)
+
+
+def _smirnov(one: Sequence[int], other: Sequence[int]) -> tuple[float, float]:
+    first, second = np.sort(np.asarray(one)), np.sort(np.asarray(other))
+    at = np.union1d(first, second)
+    shares = [np.searchsorted(part, at, side="right") / len(part) for part in (first, second)]
+    distance = float(np.abs(shares[0] - shares[1]).max())
+    effective = len(first) * len(second) / (len(first) + len(second))
+    return distance, float(special.kolmogorov(distance * math.sqrt(effective)))
