@@ -66,8 +66,10 @@ class Design:
     runs_per_arm: int = 3
     seed: int = 1
     warmup_requests: int = 2
-    output_check_requests: int = 6
-    output_check_tokens: int = 32
+    output_check_requests: int = 16
+    output_check_tokens: int = 256
+    """Of each answer, at most. All answers together decide how rare a change can be found: 4,096
+    tokens are enough for one token in 1,000."""
     max_output_tokens: int | None = None
     request_timeout_s: float = 300.0
 

@@ -62,7 +62,9 @@ def estimate_seconds(plan: ExperimentPlan, timing: Timing | None = None) -> floa
     for arm in plan.arms:
         speed = 1.0 if arm.method == "none" else timing.speedup
         total += timing.engine_start_s + (trials_s + warmup_s + check_s) / speed
-    return total * design.runs_per_arm
+    # The baseline's engine is started once more for each candidate, to score its answers.
+    scorers = len(plan.arms) - 1 if design.output_check_requests else 0
+    return total * design.runs_per_arm + scorers * timing.engine_start_s
 
 
 def _tokens_per_s(timing: Timing, concurrency: int) -> float:
@@ -79,7 +81,8 @@ def suggest(
     """
     design = Design()
     if requests < 4 * (design.warmup_requests + design.output_check_requests):
-        design = replace(design, warmup_requests=1, output_check_requests=min(4, requests // 4))
+        checked = max(min(4, requests // 4), requests // 8)
+        design = replace(design, warmup_requests=1, output_check_requests=checked)
     left = requests - design.warmup_requests - design.output_check_requests
     wanted = sorted(concurrencies)
     while wanted:

@@ -11,7 +11,6 @@ model finds less likely. The real ``check_outputs`` judges what such engines wou
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -28,6 +27,16 @@ TOKENS = 256
 CORRUPTION = 1 / 1_000
 MOST_FALSE_ALARMS = 0.05
 LEAST_FOUND = 0.95
+EXPLAINED = """## What the output check finds
+
+{draws} draws a row of {requests} answers of up to {tokens} tokens each (the default design),
+judged by the check itself; `tests/truth/outputs.py` says what an engine is here. **Noise only**:
+the candidate writes as the baseline does, with noise of its own at each start; asked: called
+changed in at most 5 %. **Corrupted**: beside that one token in 1,000 is replaced; asked: called
+changed in at least 95 %, where the baseline scores the text and any token may come instead. The
+rows without a bar say what is left where the runner-up comes instead, where nothing is scored,
+and where there are only rates.
+"""
 _SAME = tuple(f"s{n}" for n in range(TOKENS))
 _STARTS = (0, 1, 2, 3)
 """Baseline, candidate, candidate, baseline: A B B A."""
@@ -98,8 +107,6 @@ FAMILIES = (
     Family("flips 1 in 200, no scores", BFLOAT, CORRUPTION, scores=False),
     Family("flips 1 in 200, rates alone", BFLOAT, CORRUPTION, scores=False, leads=False),
 )
-_NO_BAR = frozenset({"scores", "runner-up"})
-"""What teacher forcing alone promises is asked of it alone; the rest says what is lost without."""
 
 
 def rows(draws: int, rng: Rng) -> list[Row]:
@@ -197,25 +204,35 @@ def _start(
     return OutputRecord(answers, REQUESTS), int(flip.sum())
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="The output check on engines of known truth")
-    parser.add_argument("--draws", type=int, default=DRAWS)
-    options = parser.parse_args()
-    began = time.monotonic()
-    print(f"{'engine':<38} {'flips/1000':>10} {'changed':>8} {'not tested':>10}  bar")
-    found = rows(options.draws, np.random.default_rng(20_260_101))
+def section(draws: int, seed: int) -> tuple[str, bool]:
+    """The table with what it means, for a terminal and for docs/truth.md; do all bars hold?"""
+    found = rows(draws, np.random.default_rng(seed))
+    lines = [EXPLAINED.format(draws=f"{draws:,}", requests=REQUESTS, tokens=TOKENS)]
+    lines += [
+        "| engine | flips in 1,000 | changed | not tested | |",
+        "| --- | --: | --: | --: | --- |",
+    ]
     for family, row in zip(FAMILIES, found, strict=True):
-        sign = ">=" if family.corruption else "<="
-        bar = (
-            "" if row.held is None else f"{sign} {row.bound:.0%} {'held' if row.held else 'MISSED'}"
+        kind = "corrupted" if family.corruption else "noise only"
+        word = {True: "held", False: "missed", None: ""}[row.held]
+        lines.append(
+            f"| {kind}: {row.family} | {row.flips_per_1000:.1f} | {100 * row.changed:.1f} % | "
+            f"{100 * row.not_tested:.1f} % | {word} |"
         )
-        kind = "corrupted: " if family.corruption else "noise: "
-        print(
-            f"{kind + row.family:<48} {row.flips_per_1000:>6.2f} {row.changed:>8.1%} "
-            f"{row.not_tested:>8.1%}  {bar}"
-        )
-    print(f"{options.draws} draws of {REQUESTS} answers each, {time.monotonic() - began:.0f} s")
-    return int(any(row.held is False for row in found))
+    kept = sum(row.held is True for row in found)
+    asked = sum(row.held is not None for row in found)
+    lines.append(f"\n{kept} of {asked} bars of the output check hold.")
+    return "\n".join(lines), kept == asked
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.truth.outputs", description=__doc__)
+    parser.add_argument("--draws", type=int, default=DRAWS)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    told, held = section(options.draws, options.seed)
+    print(told)
+    return 0 if held else 1
 
 
 if __name__ == "__main__":
