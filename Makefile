@@ -56,8 +56,8 @@ check: setup  ## every static check
 truth: setup  ## do the intervals hold what they promise? (docs/truth.md)
 	@$(BIN)/python -m tests.truth --write
 
-bench: setup  ## how much of the measuring is the harness itself, and how fast pages answer
-	@$(BIN)/python -m tests.bench
+bench: setup engine  ## load generators beside a known truth, the harness's share, how fast pages answer (ONLY="ruler engine harness pages")
+	@$(BIN)/python -m tests.bench $(ONLY)
 
 # Exact versions with the hashes of all their files; no address of any registry gets in.
 COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --upgrade --generate-hashes \

@@ -24,6 +24,13 @@ class Figure:
         return self.bar is None or self.value < self.bar
 
 
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A table of a part's own, in Markdown."""
+
+    markdown: str
+
+
 def table(figures: Iterable[Figure]) -> Iterator[str]:
     for figure in figures:
         bar = "" if figure.bar is None else f"bar {figure.bar:g}"
