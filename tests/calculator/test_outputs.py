@@ -205,7 +205,9 @@ def test_a_record_is_the_same_after_json() -> None:
             from_document(broken)
 
 
-@pytest.mark.parametrize("family", truth.FAMILIES, ids=str)
+@pytest.mark.parametrize(
+    "family", truth.FAMILIES, ids=lambda one: f"{one.name}, {one.corruption:g} corrupted"
+)
 def test_the_bar_in_few_draws(family: truth.Family) -> None:
     """``make truth`` has 2,000 draws; 60 find a rule that is grossly wrong."""
     rng = np.random.default_rng(4)
