@@ -212,7 +212,7 @@ def test_engine_that_dies_in_a_trial_loses_only_that_trial(tmp_path: Path) -> No
 
 
 def test_engine_that_crashes_by_itself_under_load(tmp_path: Path) -> None:
-    # 2 warm-ups and the first level pass; the second level kills it.
+    # The warm-up's 2 to 5 rounds of 2 leave it alive or not; the levels' 18 requests never do.
     ended = Listener(tmp_path).run(plan({**FAST, "crash_after_requests": 12}))
     assert (ended.status, ended.code) == ("failed", "engine_died")
 

@@ -67,6 +67,7 @@ def make_plan(
     levels: Sequence[tuple[int, int]] = ((1, 6), (2, 6)),
     candidates: Sequence[Arm] = (Arm("ngram", "ngram"),),
     runs_per_arm: int = 2,
+    warmup_requests: int = 1,
     **design: Any,
 ) -> ExperimentPlan:
     return ExperimentPlan(
@@ -76,7 +77,7 @@ def make_plan(
         price=Price(Decimal("2.00"), "test price list", "2026-01-31"),
         design=Design(
             runs_per_arm=runs_per_arm,
-            warmup_requests=1,
+            warmup_requests=warmup_requests,
             output_check_requests=2,
             output_check_tokens=8,
             **design,
