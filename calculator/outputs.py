@@ -35,14 +35,12 @@ from typing import Literal
 from calculator.answers import ForcedScore, OutputRecord
 from calculator.divergence import CurvePoint, Parted, curve, log_rank, parted
 from calculator.noise import largest_noise, shaped
-from calculator.statistics import wilson
+from calculator.statistics import exact_sign, holm, wilson
 from calculator.traits import (
     Lengths,
     LengthSamples,
     Trait,
     adjusted,
-    exact_sign,
-    holm,
     lengths,
     traits,
 )

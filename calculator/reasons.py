@@ -66,8 +66,8 @@ REASONS: dict[str, ReasonKind] = {
         "Failed requests have no latency, so an arm that fails more looks faster than it is.",
     ),
     "output_changed": ReasonKind(
-        "The answers changed: {matched} of {total} greedy answers equal the baseline's, while "
-        "{control_matched} of {control_total} equal when the baseline is run twice.",
+        "The answers changed. {why} {matched} of {total} greedy answers equal the baseline's; "
+        "{control_matched} of {control_total} do when the baseline is run twice.",
         "Speculation promises the same text. An engine that breaks this has a fault, or a mode "
         "that trades quality for speed.",
     ),

@@ -28,6 +28,7 @@ starts are counted (``compared``): `make truth` shows what that does with two an
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -293,6 +294,29 @@ def fisher_fewer(matched: int, total: int, control_matched: int, control_total: 
         for k in range(lowest, matched + 1)
     )
     return tail / math.comb(everything, total)
+
+
+def exact_sign(worse: int, better: int) -> float:
+    """One-sided p of "worse is as likely as better", given how many pairs differ.
+
+    Q. McNemar, "Note on the sampling error of the difference between correlated proportions or
+    percentages", Psychometrika 12 (1947) 153-157; the binomial tail, not its approximation.
+    """
+    return float(special.bdtrc(worse - 1, worse + better, 0.5)) if worse else 1.0
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p values as if each had been the only one looked at.
+
+    S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
+    Statistics 6 (1979) 65-70.
+    """
+    adjusted = [1.0] * len(p_values)
+    highest = 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = highest
+    return adjusted
 
 
 @dataclass(frozen=True, slots=True)

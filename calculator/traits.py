@@ -16,6 +16,7 @@ import numpy as np
 from scipy import special
 
 from calculator.answers import AnswerRecord, OutputRecord
+from calculator.statistics import exact_sign
 
 Name = Literal["answered", "stopped_by_itself", "json_valid", "tool_calls_valid", "repeated_share"]
 
@@ -60,29 +61,6 @@ class LengthSamples:
     candidate: Sequence[int]
     again: Sequence[int] = ()
     """The baseline's second start."""
-
-
-def exact_sign(worse: int, better: int) -> float:
-    """One-sided p of "worse is as likely as better", given how many pairs differ.
-
-    Q. McNemar, "Note on the sampling error of the difference between correlated proportions or
-    percentages", Psychometrika 12 (1947) 153-157; the binomial tail, not its approximation.
-    """
-    return float(special.bdtrc(worse - 1, worse + better, 0.5)) if worse else 1.0
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """p values as if each had been the only one looked at.
-
-    S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
-    Statistics 6 (1979) 65-70.
-    """
-    adjusted = [1.0] * len(p_values)
-    highest = 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = highest
-    return adjusted
 
 
 def traits(

@@ -21,6 +21,7 @@ from calculator.comparison import Comparison, LevelComparison
 from calculator.comparison import to_document as comparison_document
 from calculator.effects import Effect, Status
 from calculator.fleets import Gain, Inputs, money_gain
+from calculator.outputs import WHY
 from calculator.reasons import Reason, reason
 from calculator.statistics import fisher_fewer, needed
 
@@ -174,8 +175,8 @@ def _vetoes(comparison: Comparison) -> Iterator[Reason]:
     if check.status == "changed":
         control = check.control_match
         yield reason(
-            "output_changed", **matches, control_matched=control.matched,
-            control_total=control.total,
+            "output_changed", **matches, why=WHY[check.why] if check.why else "",
+            control_matched=control.matched, control_total=control.total,
         )  # fmt: skip
     elif check.why == "unexplained":
         yield reason("output_inconclusive", **matches)

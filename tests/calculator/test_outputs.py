@@ -12,7 +12,8 @@ import pytest
 from calculator.answers import OutputRecord, from_document, to_document
 from calculator.divergence import Parted, curve, log_rank
 from calculator.outputs import OutputCheck, check_outputs
-from calculator.traits import LengthSamples, holm
+from calculator.statistics import holm
+from calculator.traits import LengthSamples
 from tests.calculator.greedy import record, same, scored
 from tests.truth import outputs as truth
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from typing import Any
 
@@ -10,6 +11,8 @@ from django.test import Client
 from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries
 
+from calculator.answers import NOT_SCORED
+from calculator.outputs import WHY
 from tests.webapp import documents
 from tests.webapp.lab import CANARY, FASTER, make_experiment, make_sample, make_target, measure
 from tests.webapp.people import People
@@ -235,9 +238,33 @@ def test_the_result_shows_what_the_documents_say(as_consultant: Client, people: 
     page = as_consultant.get(address(experiment)).content.decode()
     for text in ("Switch ngram on while fewer than 8", "Switch it on below 8 in flight",
                  "6.01 s", "3.31 s", "45 % cheaper", "no change shown", "code editing",
-                 "9 of 16 greedy answers", "client saturated", "was the bottleneck",
+                 "9 of 16 greedy answers", "3,889", "1 in 1,220 tokens", "support-7, token 12",
+                 "client saturated", "was the bottleneck",
                  "1 timeout", "1,351 of 1,648", "settings.method"):  # fmt: skip
         assert text in page
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"status": "changed", "why": "unlikely_tokens"}, WHY["unlikely_tokens"]),
+        ({"status": "not_tested", "why": "unexplained"}, "check more answers"),
+        ({"status": "not_tested", "why": "no_answers"}, "Nobody looked whether answers change"),
+        (
+            {"forced": {"candidate": None, "control": None}, "not_scored": "no_prompt_logprobs"},
+            NOT_SCORED["no_prompt_logprobs"],
+        ),
+    ],
+)
+def test_the_output_check_says_why(
+    as_consultant: Client, people: People, changes: dict[str, Any], sentence: str
+) -> None:
+    experiment = ended_experiment(people)
+    row = Comparison.objects.get(arm="ngram")
+    row.document["output_check"].update(changes)
+    row.save()
+    page = html.unescape(as_consultant.get(address(experiment)).content.decode())
+    assert sentence in page
 
 
 def test_arms_and_levels_are_chosen_by_address(as_consultant: Client, people: People) -> None:

@@ -76,6 +76,14 @@ def test_shares(share: object, text: str) -> None:
     assert show.percent(share) == text
 
 
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.00082, "1 in 1,220"), (0.5, "1 in 2.00"), (0, "unknown"), (None, "unknown")],
+)
+def test_small_shares_are_rates(share: object, text: str) -> None:
+    assert show.one_in(share) == text
+
+
 def test_moments_of_documents() -> None:
     assert show.moment("2026-12-01T06:00:00Z") == "1 Dec 2026, 06:00 UTC"
     assert show.moment("2026-12-01T07:30:00+01:00") == "1 Dec 2026, 06:30 UTC"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from django.db.models import Count, Q, Sum
@@ -191,7 +192,9 @@ def chunks(measured: Measurement) -> list[Chunk]:
         at_us += gap_us
         so_far += count or 0
         found.append(
-            Chunk(number, at_us / 1000, gap_us / 1000, size, count, so_far if count else None)
+            Chunk(
+                number, at_us / 1000, gap_us / 1000, size, count, None if count is None else so_far
+            )
         )
     return found
 
@@ -253,22 +256,16 @@ def growth(partners: Sequence[tuple[str, str, Measurement]]) -> Figure | None:
     by_tokens = all(one.chunk_tokens for _, _, one in partners)
     traces = []
     for arm, role, one in partners:
-        x, y, at_us, total = [], [], 0, 0
-        for gap_us, size in zip(
-            one.chunk_gaps_us, one.chunk_tokens if by_tokens else one.chunk_bytes, strict=True
-        ):
-            at_us += gap_us
-            total += size
-            x.append(at_us / 1000)
-            y.append(total)
+        listed = chunks(one)
+        sizes = one.chunk_tokens if by_tokens else one.chunk_bytes
         unit = "tokens" if by_tokens else "bytes"
         traces.append(
             {
                 "type": "scatter",
                 "mode": "lines",
                 "name": arm,
-                "x": x,
-                "y": y,
+                "x": [chunk.at_ms for chunk in listed],
+                "y": list(accumulate(sizes)),
                 "line": {"shape": "hv"},
                 "hovertemplate": f"%{{y}} {unit} after %{{x:.0f}} ms<extra>{arm}</extra>",
                 "meta": {"role": role},

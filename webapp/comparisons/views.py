@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -26,8 +27,20 @@ from webapp.experiments.models import Measurement as Row
 DEFAULT_METRIC = "e2e_ms"
 
 
-def _chosen(request: HttpRequest, experiment: Experiment) -> tuple[Comparison, Document]:
-    """The arm and the level that the address asks for; what is not there falls back."""
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the address of a page of evidence names."""
+
+    experiment: Experiment
+    comparison: Comparison
+    level: Document
+    metric: str
+    starts: list[reads.Start]
+
+
+def _asked(request: HttpRequest, public_id: UUID) -> _Asked:
+    """An arm, level or metric that is not there falls back; 404 where there is none at all."""
+    experiment = owned(Experiment, request.user, public_id)
     rows = for_experiment(experiment)
     row = next((row for row in rows if row.arm == request.GET.get("arm")), next(iter(rows), None))
     level = (
@@ -35,35 +48,29 @@ def _chosen(request: HttpRequest, experiment: Experiment) -> tuple[Comparison, D
     )
     if row is None or level is None:
         raise Http404
-    return row, level
-
-
-def _metric(request: HttpRequest) -> str:
     metric = request.GET.get("metric", DEFAULT_METRIC)
-    return metric if metric in LATENCIES else DEFAULT_METRIC
+    found = reads.starts(row, present.plan_of(experiment), level)
+    return _Asked(experiment, row, level, metric if metric in LATENCIES else DEFAULT_METRIC, found)
 
 
 @require_safe
 def evidence(request: HttpRequest, public_id: UUID) -> HttpResponse:
     """The starts and the requests behind the figures of one load level."""
-    experiment = owned(Experiment, request.user, public_id)
-    row, level = _chosen(request, experiment)
-    metric = _metric(request)
-    found = reads.starts(row, present.plan_of(experiment), level)
-    requests = max((start.trial.requests for start in found), default=0)
+    asked = _asked(request, public_id)
+    requests = max((start.trial.requests for start in asked.starts), default=0)
     page = Paginator(range(requests), reads.REQUESTS_A_PAGE).get_page(request.GET.get("page"))
     positions = range(page.start_index() - 1, page.end_index()) if requests else range(0)
     context: dict[str, Any] = {
-        "experiment": experiment,
-        "comparison": row,
-        "document": row.document,
-        "level": level,
-        "metric": metric,
+        "experiment": asked.experiment,
+        "comparison": asked.comparison,
+        "document": asked.comparison.document,
+        "level": asked.level,
+        "metric": asked.metric,
         "metrics": LATENCIES,
-        "effect": level["effects"].get(metric),
-        "effects": level["effects"],
-        "starts": found,
-        "pairs": list(reads.pairs(found, metric, positions)),
+        "effect": asked.level["effects"].get(asked.metric),
+        "effects": asked.level["effects"],
+        "starts": asked.starts,
+        "pairs": list(reads.pairs(asked.starts, asked.metric, positions)),
         "page": page,
     }
     return render(request, "comparisons/evidence.html", context)
@@ -79,17 +86,15 @@ class _Echo:
 @require_safe
 def evidence_csv(request: HttpRequest, public_id: UUID) -> StreamingHttpResponse:
     """Every request of the level, for whoever wants to compute it again."""
-    experiment = owned(Experiment, request.user, public_id)
-    row, level = _chosen(request, experiment)
-    metric = _metric(request)
-    found = reads.starts(row, present.plan_of(experiment), level)
+    asked = _asked(request, public_id)
+    metric = asked.metric
 
     def lines() -> Iterator[str]:
         writer = csv.writer(_Echo())
         yield writer.writerow(
             ["request", "category", "start", f"baseline_{metric}", f"candidate_{metric}"]
         )
-        for pair in reads.pairs(found, metric):
+        for pair in reads.pairs(asked.starts, metric):
             for cell in pair.cells:
                 yield writer.writerow(
                     [
@@ -98,8 +103,9 @@ def evidence_csv(request: HttpRequest, public_id: UUID) -> StreamingHttpResponse
                     ]
                 )  # fmt: skip
 
+    load = asked.level["concurrency"]
     response = StreamingHttpResponse(lines(), content_type="text/csv; charset=utf-8")
-    response["Content-Disposition"] = f'attachment; filename="{metric}-{level["concurrency"]}.csv"'
+    response["Content-Disposition"] = f'attachment; filename="{metric}-{load}.csv"'
     return response
 
 

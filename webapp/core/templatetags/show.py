@@ -17,6 +17,8 @@ from django import template
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from calculator.answers import NOT_SCORED
+from calculator.outputs import WHY
 from webapp.core.icons import PATHS
 from webapp.core.tones import TONES
 
@@ -132,6 +134,18 @@ def percent(share: object) -> str:
         return UNKNOWN
     value = float(share) * 100
     return f"{_fixed(value, 1 if 0 < abs(value) < 10 else 0)} %"
+
+
+@register.filter
+def one_in(share: object) -> str:
+    """A small share of 1 as a rate: 0.00082 reads 1 in 1,220."""
+    return f"1 in {number(1 / share)}" if _known(share) and share > 0 else UNKNOWN
+
+
+@register.filter
+def output_reason(code: object) -> str:
+    """Why an output check ended as it did, or why nothing was scored; "" for a code of neither."""
+    return WHY.get(str(code), NOT_SCORED.get(str(code), ""))
 
 
 @register.filter
