@@ -17,7 +17,7 @@ from typing import Self
 from urllib.parse import quote, urlsplit
 
 from runner.engines.base import Endpoint
-from runner.replay.http1 import Connection, Exchange
+from runner.replay.http1 import Connection, Exchange, Readers
 from runner.traffic.request import Kind
 
 CONNECT_TIMEOUT_S = 10.0
@@ -60,10 +60,8 @@ class Answer:
     """The header's value as it came."""
     end: End = End.CLEAN
     packets: list[tuple[int, bytes]] = field(default_factory=list)
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(len(packet) for _, packet in self.packets)
+    size_bytes: int = 0
+    """Of all packets."""
 
 
 def api_root(url: str) -> str:
@@ -80,7 +78,9 @@ class Client:
     bounds what is read, so that a long line never makes the transport pause.
     """
 
-    def __init__(self, endpoint: Endpoint, *, timeout_s: float) -> None:
+    def __init__(
+        self, endpoint: Endpoint, *, timeout_s: float, readers: Readers | None = None
+    ) -> None:
         parts = urlsplit(api_root(endpoint.url))
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("An endpoint's url begins with http:// or https:// and has a host.")
@@ -90,6 +90,7 @@ class Client:
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls else 80)
         self._timeout_s = timeout_s
+        self._readers = readers
         self._heads, self._get_models = _heads(parts.path, parts.netloc, endpoint.api_key)
         self._addresses: list[tuple[str, int]] = []
         self._idle: list[Connection] = []
@@ -181,6 +182,7 @@ class Client:
             clean = await exchange.ended
         finally:
             answer.status = exchange.reader.status
+            answer.size_bytes = exchange.size_bytes
             answer.retry_after = exchange.reader.fields.get("retry-after")
             if connection.finish():
                 kept.append(connection)
@@ -206,8 +208,9 @@ class Client:
         for place, (address, port) in enumerate(self._addresses):
             try:
                 _, connection = await loop.create_connection(
-                    Connection, address, port, ssl=self._tls, server_hostname=name
-                )
+                    lambda: Connection(self._readers),
+                    address, port, ssl=self._tls, server_hostname=name,
+                )  # fmt: skip
             except OSError:
                 if place == len(self._addresses) - 1:
                     raise

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import json
 from array import array
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from calculator.measurement import Measurement, Outcome
+from runner.replay.alike import Frame, frames
 from runner.replay.client import Answer, End
 from runner.replay.sse import Decoder, Event
 
@@ -26,6 +28,9 @@ REFUSING_STATUS = frozenset({429, 503})
 _REASONING_FIELDS = ("reasoning", "reasoning_content")
 _ANSWER_FIELDS = ("content", "refusal")
 _MOST_GAP_US = 2**31 - 1
+_OTHER_TEXT = b"-"
+_FRAMES_TRIED = 4
+"""In one answer: for its reasoning, its text, and events of which no frame can be made."""
 _END_OUTCOMES = {
     End.LOST: Outcome.CUT,
     End.NO_ANSWER: Outcome.CUT,
@@ -49,14 +54,23 @@ class _Stream:
     last_token_ns: int | None = None
     first_reasoning_ns: int | None = None
     first_answer_ns: int | None = None
-    texts: list[str] = field(default_factory=list)
-    """The text of each token-bearing event."""
-    token_events: list[tuple[int, int | None]] = field(default_factory=list)
-    """Per token-bearing event: its time, and the tokens written so far where the server says."""
+    texts: list[bytes] = field(default_factory=list)
+    """The text of each token-bearing event, UTF-8."""
+    token_ns: list[int] = field(default_factory=list)
+    """Per token-bearing event: its time."""
+    so_far: list[int | None] = field(default_factory=list)
+    """Per token-bearing event: the tokens written until then, where the server says."""
     usage: _Usage | None = None
     usage_impossible: bool = False
     id_tokens: int | None = None
     """Tokens so far by ``token_ids`` (``return_token_ids``); None: not sent."""
+
+    @property
+    def is_text_alone(self) -> bool:
+        """One event came, with a text and nothing else that counts."""
+        return (self.events, len(self.texts)) == (1, 1) and not (
+            self.finish_reason or self.usage or self.usage_impossible or self.id_tokens is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +103,13 @@ def count(
         _read_packets(answer, stream)
     outcome, error_kind = _judge(answer, stream)
     usage = stream.usage
-    if usage and usage.output_tokens == 0 and stream.token_events:
+    if usage and usage.output_tokens == 0 and stream.token_ns:
         stream.usage_impossible = True
     if stream.usage_impossible:
         usage = None
-    if usage and outcome is Outcome.OK and usage.output_tokens == len(stream.token_events):
+    if usage and outcome is Outcome.OK and usage.output_tokens == len(stream.token_ns):
         # As many events as tokens: each carried one, whether the server said so or not.
-        dates = (at_ns for at_ns, _ in stream.token_events)
-        stream.token_events = [(at_ns, so_far) for so_far, at_ns in enumerate(dates, 1)]
+        stream.so_far = list(range(1, usage.output_tokens + 1))
 
     def since_start(at_ns: int | None) -> int | None:
         return None if at_ns is None else at_ns - origin_ns
@@ -116,8 +129,8 @@ def count(
         prompt_tokens=usage.prompt_tokens if usage else None,
         cached_tokens=usage.cached_tokens if usage else None,
         output_tokens=usage.output_tokens if usage else None,
-        first_event_tokens=stream.token_events[0][1] if stream.token_events else None,
-        chunks=len(stream.token_events),
+        first_event_tokens=stream.so_far[0] if stream.so_far else None,
+        chunks=len(stream.token_ns),
         finish_reason=stream.finish_reason,
         error_kind=error_kind,
         first_reasoning_ns=since_start(stream.first_reasoning_ns),
@@ -126,11 +139,11 @@ def count(
         open_loop=open_loop,
         marks=_marks(stream, outcome),
         chunk_gaps_us=_gaps_us(stream, began_ns),
-        chunk_bytes=array("I", [len(text.encode("utf-8", "replace")) for text in stream.texts]),
+        chunk_bytes=array("I", map(len, stream.texts)),
         chunk_tokens=_chunk_tokens(stream),
     )
     uncounted = outcome is Outcome.OK and usage is None and bool(stream.texts)
-    return Counted(measurement, "".join(stream.texts) if uncounted else None)
+    return Counted(measurement, b"".join(stream.texts).decode() if uncounted else None)
 
 
 def _marks(stream: _Stream, outcome: Outcome) -> tuple[str, ...]:
@@ -143,17 +156,17 @@ def _marks(stream: _Stream, outcome: Outcome) -> tuple[str, ...]:
 
 
 def _gaps_us(stream: _Stream, began_ns: int) -> array[int]:
-    dates = [began_ns, *(at_ns for at_ns, _ in stream.token_events)]
-    gaps = ((after - before) // 1000 for before, after in pairwise(dates))
-    return array("I", [min(max(0, gap), _MOST_GAP_US) for gap in gaps])
+    dates_ns = np.array([began_ns, *stream.token_ns], dtype=np.int64)
+    gaps_us = np.clip(np.diff(dates_ns) // 1000, 0, _MOST_GAP_US)
+    return array("I", gaps_us.astype(np.uintc).tobytes())
 
 
 def _chunk_tokens(stream: _Stream) -> array[int]:
     """The tokens of each event; empty where one of them is not known."""
-    known = [so_far for _, so_far in stream.token_events if so_far is not None]
-    tokens = [after - before for before, after in pairwise([0, *known])]
-    whole = len(known) == len(stream.token_events) and all(number > 0 for number in tokens)
-    return array("I", tokens if whole else [])
+    if None in stream.so_far:
+        return array("I")
+    tokens = np.diff(np.array([0, *stream.so_far], dtype=np.int64))
+    return array("I", tokens.astype(np.uintc).tobytes() if (tokens > 0).all() else b"")
 
 
 def _retry_after_s(answer: Answer) -> float | None:
@@ -165,16 +178,54 @@ def _retry_after_s(answer: Answer) -> float | None:
 
 def _read_packets(answer: Answer, stream: _Stream) -> None:
     decoder = Decoder()
-    events: list[Event] = []
+    frame: Frame | None = None
+    whole = False  # the next packet begins an event, and one that still counts
+    tries = _FRAMES_TRIED
     for arrived_ns, packet in answer.packets:
-        events.extend(decoder.feed(packet, arrived_ns))
-    for event in events:
-        _take_event(event, stream)
+        if whole and frame is not None and (text := frame.text(packet)) is not None:
+            _take_alike(text, arrived_ns, stream)
+            continue
+        alone, before = decoder.between_events, len(stream.texts)
+        for event in decoder.feed(packet, arrived_ns):
+            _take_event(event, stream)
+        whole = decoder.between_events and not (stream.done or stream.error_kind)
+        known = frame is not None and frame.surrounds(packet)
+        if whole and alone and tries and not known and len(stream.texts) == before + 1:
+            tries -= 1
+            frame = _frame(packet, stream)
     if answer.end is End.CLEAN and answer.packets:
         for event in decoder.finish(answer.packets[-1][0]):
             # Without chunked coding a cut looks like a clean end: half an event is a cut.
             if event.data.strip() == "[DONE]" or _document(event) is not None:
                 _take_event(event, stream)
+
+
+def _frame(packet: bytes, stream: _Stream) -> Frame | None:
+    """The frame of ``packet``, the last one read: where another text in it has the same effect."""
+    if stream.id_tokens is not None:
+        return None
+    said = _alone(packet)
+    for frame in frames(packet, stream.texts[-1]):
+        other = _alone(frame.head + _OTHER_TEXT + frame.tail)
+        if said.texts == stream.texts[-1:] and other == replace(said, texts=[_OTHER_TEXT]):
+            return frame if said.is_text_alone else None
+    return None
+
+
+def _alone(packet: bytes) -> _Stream:
+    stream = _Stream()
+    for event in Decoder().feed(packet, 1):
+        _take_event(event, stream)
+    return stream
+
+
+def _take_alike(text: bytes, arrived_ns: int, stream: _Stream) -> None:
+    """As ``_take_event``, of an event in the frame of one that was read."""
+    stream.events += 1
+    stream.texts.append(text)
+    stream.last_token_ns = arrived_ns
+    stream.token_ns.append(arrived_ns)
+    stream.so_far.append(None)
 
 
 def _document(event: Event) -> dict[str, Any] | None:
@@ -222,7 +273,7 @@ def _take_choices(document: dict[str, Any], arrived_ns: int, stream: _Stream) ->
     if answer:
         stream.first_answer_ns = stream.first_answer_ns or arrived_ns
     if reasoning or answer:
-        stream.texts.append(reasoning + answer)
+        stream.texts.append((reasoning + answer).encode("utf-8", "replace"))
         _mark_token(document, arrived_ns, stream)
 
 
@@ -233,7 +284,8 @@ def _mark_token(document: dict[str, Any], arrived_ns: int, stream: _Stream) -> N
     if stream.first_token_ns is None:
         stream.first_token_ns = arrived_ns
     stream.last_token_ns = arrived_ns
-    stream.token_events.append((arrived_ns, so_far or None))
+    stream.token_ns.append(arrived_ns)
+    stream.so_far.append(so_far or None)
 
 
 def _texts(document: dict[str, Any], names: tuple[str, ...]) -> str:

@@ -8,9 +8,12 @@ the tasks before it. Here the socket's callback takes the stamp (RFC 9112 for th
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from time import perf_counter_ns
+from typing import Protocol
 
 READ_PIECE_BYTES = 64 * 2**10
 MAX_HEAD_BYTES = 64 * 2**10
@@ -111,10 +114,9 @@ class ResponseReader:
         if not (self._rest or self._left or self._line_end or self._in_trailer):
             # Nearly every packet of a stream is one whole chunk.
             border = data.find(b"\r\n", 1, 8)
-            if border > 0 and (match := _CHUNK_SIZE.match(data, 0, border)):
-                size = int(match.group().rstrip(b"; \t"), 16)
-                if size and border + size + 4 == len(data) and data.endswith(b"\r\n"):
-                    return data[border + 2 : -2]
+            size = _chunk_size(data[:border]) if border > 0 else None
+            if size and border + size + 4 == len(data) and data.endswith(b"\r\n"):
+                return data[border + 2 : -2]
         if self._rest:
             data, self._rest = self._rest + data, b""
         parts: list[bytes] = []
@@ -146,12 +148,19 @@ class ResponseReader:
         if self._in_trailer:
             self.ended = end == place
         else:
-            match = _CHUNK_SIZE.match(data, place, end)
-            if match is None:
+            size = _chunk_size(data[place:end])
+            if size is None:
                 raise FramingError
-            self._left = int(match.group().rstrip(b"; \t"), 16)
-            self._in_trailer = self._left == 0
+            self._left = size
+            self._in_trailer = size == 0
         return end + 2
+
+
+@lru_cache(maxsize=4096)
+def _chunk_size(line: bytes) -> int | None:
+    """What the line before a chunk says; None: it is no such line."""
+    match = _CHUNK_SIZE.match(line)
+    return int(match.group().rstrip(b"; \t"), 16) if match else None
 
 
 class Exchange:
@@ -162,22 +171,21 @@ class Exchange:
         self.packets = packets
         self.ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         """True: a proper end. False: the connection was lost, or what came was no HTTP."""
-        self.too_large = False
-        self._left_bytes = MAX_ANSWER_BYTES
+        self.size_bytes = 0
         self._drain_s = drain_after_done_s
         self._drain: asyncio.TimerHandle | None = None
 
-    def take(self, data: bytes, arrived_ns: int) -> None:
+    def take(self, data: bytes, arrived_ns: int) -> bool:
+        """Bytes of the answer, and when they came. Returns whether this was all of it."""
         try:
             body = self.reader.feed(data)
         except FramingError:
             self.end(False)
-            return
+            return True
         if body:
             self.packets.append((arrived_ns, body))
-            self._left_bytes -= len(body)
-        if self._left_bytes < 0:
-            self.too_large = True
+            self.size_bytes += len(body)
+        if self.size_bytes > MAX_ANSWER_BYTES:
             self.end(False)
         elif self.reader.ended:
             self.end(True)
@@ -185,6 +193,14 @@ class Exchange:
             # The body's end should follow; a server that never sends it must not hold us.
             loop = asyncio.get_running_loop()
             self._drain = loop.call_later(self._drain_s, self.end, True)
+            return True  # the loop has a timer now
+        else:
+            return False
+        return True
+
+    @property
+    def too_large(self) -> bool:
+        return self.size_bytes > MAX_ANSWER_BYTES
 
     def end(self, clean: bool) -> None:
         if self._drain is not None:
@@ -200,12 +216,25 @@ def _says_done(packet: bytes) -> bool:
     return lines[start:] in (b"data: [DONE]", b"data:[DONE]")
 
 
-class Connection(asyncio.Protocol):
-    """One connection, one exchange at a time."""
+class Readers(Protocol):
+    """Who tells that a socket has something, with less ado than the event loop."""
 
-    def __init__(self) -> None:
+    def serve(self, descriptor: int, read: Callable[[], bool]) -> None: ...
+    def leave(self, descriptor: int) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """One connection, one exchange at a time.
+
+    With ``readers`` it reads its socket itself when they say so, and the transport only connects,
+    writes and closes. TLS stays with asyncio.
+    """
+
+    def __init__(self, readers: Readers | None = None) -> None:
         self._transport: asyncio.Transport | None = None
         self._exchange: Exchange | None = None
+        self._readers = readers
+        self._descriptor = -1
 
     @property
     def usable(self) -> bool:
@@ -229,16 +258,42 @@ class Connection(asyncio.Protocol):
         return True
 
     def abort(self) -> None:
+        self._leave()
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        # asyncio offers 256 KiB to each recv; to allocate that costs more than to read.
-        # The plain socket transport only: TLS reads into one buffer of its own.
-        if hasattr(transport, "max_size"):
-            transport.max_size = READ_PIECE_BYTES
+        if self._readers is not None and transport.get_extra_info("sslcontext") is None:
+            transport.pause_reading()
+            self._descriptor = transport.get_extra_info("socket").fileno()
+            self._readers.serve(self._descriptor, self._read)
+
+    def _leave(self) -> None:
+        if self._readers is not None and self._descriptor >= 0:
+            self._readers.leave(self._descriptor)
+            self._descriptor = -1
+
+    def _read(self) -> bool:
+        """Read what is there; whether the loop has work now."""
+        try:
+            data = os.read(self._descriptor, READ_PIECE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            self.connection_lost(error)
+            self.abort()
+            return True
+        arrived_ns = perf_counter_ns()  # before anything else
+        if not data:
+            self.connection_lost(None)
+            self.abort()
+            return True
+        if self._exchange is None:
+            self.abort()  # nobody asked
+            return True
+        return self._exchange.take(data, arrived_ns)
 
     def data_received(self, data: bytes) -> None:
         arrived_ns = perf_counter_ns()  # before anything else
@@ -248,6 +303,7 @@ class Connection(asyncio.Protocol):
             self.abort()  # nobody asked
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._leave()
         exchange = self._exchange
         if exchange is not None:
             exchange.end(exchange.reader.closed() if error is None else exchange.reader.ended)

@@ -148,7 +148,8 @@ class Sender:
         return Sent(ending, reason, counted, health)
 
     async def _run(self) -> None:
-        async with Client(self._job.endpoint, timeout_s=self._job.timeout_s) as client:
+        job, selector = self._job, self._watch.selector
+        async with Client(job.endpoint, timeout_s=job.timeout_s, readers=selector) as client:
             await client.open_connections(self._slots)
             self._watch.probe.start()
             try:

@@ -41,6 +41,13 @@ class Decoder:
         self._name = ""
         self._arrived_ns = 0
 
+    @property
+    def between_events(self) -> bool:
+        """Nothing is left of what was fed, and nothing of the next packet belongs to it."""
+        return not (
+            self._buffer or self._data or self._name or self._skip_line_feed or self._at_start
+        )
+
     def feed(self, packet: bytes, arrived_ns: int) -> list[Event]:
         """Events completed by this packet. ``arrived_ns`` is the packet's time stamp."""
         self._buffer += packet

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from calculator.measurement import NS_PER_S, ClientHealth, Measurement
 from runner.arrivals import ClosedLoop, Load, OpenLoop
 from runner.engines.base import Endpoint
@@ -171,12 +173,12 @@ def _result(sent: Sent, measurements: Sequence[Measurement]) -> ReplayResult:
 
 def _inter_token_ms(measurements: Sequence[Measurement]) -> tuple[float, ...] | None:
     """All inter-token latencies, or None if one successful answer does not tell its tokens."""
-    gaps: list[float] = []
+    gaps_ms = []
     for one in measurements:
         if not one.ok or len(one.chunk_gaps_us) < 2:
             continue
         if not one.chunk_tokens:
             return None
-        for gap_us, tokens in zip(one.chunk_gaps_us[1:], one.chunk_tokens[1:], strict=True):
-            gaps.extend([gap_us / 1000 / tokens] * tokens)
-    return tuple(gaps) or None
+        tokens = np.array(one.chunk_tokens[1:])
+        gaps_ms.append(np.repeat(np.array(one.chunk_gaps_us[1:]) / 1000 / tokens, tokens))
+    return tuple(np.concatenate(gaps_ms).tolist()) if gaps_ms else None
