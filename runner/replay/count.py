@@ -29,8 +29,8 @@ _REASONING_FIELDS = ("reasoning", "reasoning_content")
 _ANSWER_FIELDS = ("content", "refusal")
 _MOST_GAP_US = 2**31 - 1
 _OTHER_TEXT = b"-"
-_FRAMES_TRIED = 4
-"""In one answer: for its reasoning, its text, and events of which no frame can be made."""
+_FRAMES_TRIED = 16
+"""In one answer: of an event whose text is escaped no frame can be made, and some never have one."""
 _END_OUTCOMES = {
     End.LOST: Outcome.CUT,
     End.NO_ANSWER: Outcome.CUT,
@@ -64,13 +64,6 @@ class _Stream:
     usage_impossible: bool = False
     id_tokens: int | None = None
     """Tokens so far by ``token_ids`` (``return_token_ids``); None: not sent."""
-
-    @property
-    def is_text_alone(self) -> bool:
-        """One event came, with a text and nothing else that counts."""
-        return (self.events, len(self.texts)) == (1, 1) and not (
-            self.finish_reason or self.usage or self.usage_impossible or self.id_tokens is not None
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,13 +195,12 @@ def _read_packets(answer: Answer, stream: _Stream) -> None:
 
 def _frame(packet: bytes, stream: _Stream) -> Frame | None:
     """The frame of ``packet``, the last one read: where another text in it has the same effect."""
-    if stream.id_tokens is not None:
-        return None
+    if stream.id_tokens is not None or stream.usage is not None:
+        return None  # each event counts its tokens
     said = _alone(packet)
     for frame in frames(packet, stream.texts[-1]):
-        other = _alone(frame.head + _OTHER_TEXT + frame.tail)
-        if said.texts == stream.texts[-1:] and other == replace(said, texts=[_OTHER_TEXT]):
-            return frame if said.is_text_alone else None
+        if _alone(frame.head + _OTHER_TEXT + frame.tail) == replace(said, texts=[_OTHER_TEXT]):
+            return frame
     return None
 
 

@@ -31,6 +31,12 @@ class FramingError(Exception):
 class ResponseReader:
     """Finds the status and the end of one response in its bytes, and takes the framing off."""
 
+    # Slots here and below: hundreds of streams take turns in the processor's caches.
+    __slots__ = (
+        "_at_border", "_closes", "_head", "_in_trailer", "_left", "_line_end", "_rest",
+        "_take_body", "ended", "fields", "keep_alive", "status",
+    )  # fmt: skip
+
     def __init__(self) -> None:
         self.status: int | None = None
         self.ended = False
@@ -44,9 +50,16 @@ class ResponseReader:
         self._line_end = 0  # bytes of the CRLF behind a chunk that are still to come
         self._rest = b""
         self._in_trailer = False
+        self._at_border = False  # the next byte begins a chunk
 
     def feed(self, data: bytes) -> bytes:
         """The body bytes in ``data``, which may be none. Raises FramingError."""
+        if self._at_border:
+            # Nearly every packet of a stream is one whole chunk.
+            border = data.find(b"\r\n", 1, 8)
+            size = _chunk_size(data[:border]) if border > 0 else None
+            if size and border + size + 4 == len(data) and data.endswith(b"\r\n"):
+                return data[border + 2 : -2]
         if self.status is None:
             self._head += data
             while self.status is None:
@@ -111,12 +124,6 @@ class ResponseReader:
         return body
 
     def _chunks(self, data: bytes) -> bytes:
-        if not (self._rest or self._left or self._line_end or self._in_trailer):
-            # Nearly every packet of a stream is one whole chunk.
-            border = data.find(b"\r\n", 1, 8)
-            size = _chunk_size(data[:border]) if border > 0 else None
-            if size and border + size + 4 == len(data) and data.endswith(b"\r\n"):
-                return data[border + 2 : -2]
         if self._rest:
             data, self._rest = self._rest + data, b""
         parts: list[bytes] = []
@@ -136,6 +143,7 @@ class ResponseReader:
                 place = self._chunk_line(data, place)
         if self.ended and place < size:
             self.keep_alive = False
+        self._at_border = not (self._rest or self._left or self._line_end or self._in_trailer)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _chunk_line(self, data: bytes, place: int) -> int:
@@ -165,6 +173,8 @@ def _chunk_size(line: bytes) -> int | None:
 
 class Exchange:
     """One request's answer as it arrives: stamped packets of body, and the future of its end."""
+
+    __slots__ = ("_drain", "_drain_s", "ended", "packets", "reader", "size_bytes")
 
     def __init__(self, packets: list[tuple[int, bytes]], drain_after_done_s: float) -> None:
         self.reader = ResponseReader()
@@ -229,6 +239,8 @@ class Connection(asyncio.Protocol):
     With ``readers`` it reads its socket itself when they say so, and the transport only connects,
     writes and closes. TLS stays with asyncio.
     """
+
+    __slots__ = ("_descriptor", "_exchange", "_readers", "_transport")
 
     def __init__(self, readers: Readers | None = None) -> None:
         self._transport: asyncio.Transport | None = None
