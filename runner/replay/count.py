@@ -30,7 +30,7 @@ _ANSWER_FIELDS = ("content", "refusal")
 _MOST_GAP_US = 2**31 - 1
 _OTHER_TEXT = b"-"
 _FRAMES_TRIED = 16
-"""In one answer: of an event whose text is escaped no frame can be made, and some never have one."""
+"""In one answer: there is no frame around a text with escapes, and in some streams there is none."""
 _END_OUTCOMES = {
     End.LOST: Outcome.CUT,
     End.NO_ANSWER: Outcome.CUT,
