@@ -30,7 +30,7 @@ _ANSWER_FIELDS = ("content", "refusal")
 _MOST_GAP_US = 2**31 - 1
 _OTHER_TEXT = b"-"
 _FRAMES_TRIED = 16
-"""In one answer: there is no frame around a text with escapes, and in some streams there is none."""
+"""In one answer: a text with escapes makes no frame, and in some streams no event does."""
 _END_OUTCOMES = {
     End.LOST: Outcome.CUT,
     End.NO_ANSWER: Outcome.CUT,
