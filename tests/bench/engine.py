@@ -57,8 +57,11 @@ def _turns(
 ) -> tuple[list[Reported], list[Reported]]:
     load = Load(endpoint, _prompts(requests), streams, TOKENS, model=demo.demo_folder())
     peers.run(OURS, load, folder)  # warm-up
-    found = [(tool, peers.run(tool, load, folder)) for tool in TURNS]
-    return [one for tool, one in found if tool is OURS], [one for tool, one in found if tool is VLLM]
+    ours: list[Reported] = []
+    theirs: list[Reported] = []
+    for tool in TURNS:
+        (ours if tool is OURS else theirs).append(peers.run(tool, load, folder))
+    return ours, theirs
 
 
 def _compared(
