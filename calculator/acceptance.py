@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from calculator.measurement import TrialRecord
+from calculator.columns import TrialColumns, matrix, numbers
 from calculator.statistics import UNKNOWN, Floats, Interval, totals
 
 
@@ -35,7 +35,7 @@ class Acceptance:
     """Share of drafts whose i-th token was accepted; never rises."""
 
 
-def measured_acceptance(trials: Sequence[TrialRecord]) -> Acceptance:
+def measured_acceptance(trials: Sequence[TrialColumns]) -> Acceptance:
     """Acceptance over the trials of one arm and level, one per server start.
 
     Estimates are ratios of totals. Intervals (95 %) count what differs between server starts and
@@ -81,24 +81,19 @@ def measured_acceptance(trials: Sequence[TrialRecord]) -> Acceptance:
     )
 
 
-def _influence(trials: Sequence[TrialRecord]) -> Floats:
+def _influence(trials: Sequence[TrialColumns]) -> Floats:
     """(requests, starts): how much each request moved the log of accepted tokens per draft.
 
     A request's drafts are taken in proportion to its events.
     """
-    ids = {m.request_id: None for trial in trials for m in trial.measurements}
-    row = {request_id: index for index, request_id in enumerate(ids)}
-    events, accepted = np.full((2, len(row), len(trials)), np.nan)
-    for column, trial in enumerate(trials):
-        for m in trial.measurements:
-            if m.ok and m.output_tokens is not None and m.chunks > 0:
-                events[row[m.request_id], column] = m.chunks
-                accepted[row[m.request_id], column] = max(m.output_tokens - m.chunks, 0)
-    counted = np.isfinite(events)
+    requests = numbers(trials)
+    events, written = (matrix(requests, trials, name) for name in ("chunks", "output_tokens"))
+    counted = (events > 0) & np.isfinite(written)
+    accepted = np.maximum(written - events, 0)
     if not counted.any() or accepted[counted].sum() <= 0:
         return np.full_like(events, np.nan)
     influence: Floats = accepted / accepted[counted].mean() - events / events[counted].mean()
-    return influence
+    return np.where(counted, influence, np.nan)
 
 
 def _interval(

@@ -7,27 +7,29 @@ the quotient of the two can differ a little from the ratio.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from typing import Any
 
 from calculator.acceptance import Acceptance, measured_acceptance
 from calculator.answers import OutputRecord
+from calculator.columns import OUTCOMES, TrialColumns, Trials
 from calculator.effects import (
     LATENCIES,
+    SIDES,
     Effect,
     LevelData,
+    Side,
     Status,
     latency_effect,
     level_effects,
 )
-from calculator.measurement import TrialRecord
+from calculator.measurement import Outcome, TrialRecord
 from calculator.outputs import OutputCheck, check_outputs
 from calculator.statistics import Evidence, Interval, first_against_later
 from calculator.summary import Summary, summarise
-from calculator.traits import LengthSamples
+from calculator.traits import sampled_lengths
 from calculator.validity import mean_in_flight, trial_reasons
 
 SCHEMA_VERSION = 1
@@ -132,7 +134,7 @@ class Comparison:
 
 
 def compare(
-    trials: Sequence[TrialRecord],
+    trials: Trials | Iterable[TrialRecord],
     *,
     baseline: str,
     candidate: str,
@@ -144,21 +146,24 @@ def compare(
 ) -> Comparison:
     """Compare two arms over all load levels that either of them measured.
 
-    ``outputs`` maps a run's index to the record of its untimed greedy answers. Trials
-    that may not be believed are left out and listed. A level that one arm did not measure has no
-    effects. Never raises for failed or empty trials.
+    ``trials`` are taken one by one and none is kept, so a generator needs memory for one of them;
+    whoever compares several candidates makes ``Trials`` of them once. ``outputs`` maps a run's
+    index to the record of its untimed greedy answers. Trials that may not be believed are left out
+    and listed. A level that one arm did not measure has no effects. Never raises for failed or
+    empty trials.
     """
     promise = {"ttft_ms": slo_ttft_p95_ms, "tpot_ms": slo_tpot_p95_ms, "e2e_ms": slo_e2e_p95_ms}
-    ours = [trial for trial in trials if trial.arm in (baseline, candidate)]
+    measured = Trials.of(trials)
+    ours = [trial for trial in measured.columns if trial.arm in (baseline, candidate)]
     levels: list[LevelComparison] = []
     control: list[Control] = []
     problems: set[str] = set()
     for concurrency in sorted({trial.concurrency for trial in ours}):
         at_level = [trial for trial in ours if trial.concurrency == concurrency]
-        excluded, data = _believed(at_level, baseline, candidate)
-        sides = {
+        excluded, data = _believed(at_level, baseline, measured.categories)
+        sides: dict[Side, list[TrialColumns]] = {
             side: [trial for trial in at_level if trial.arm == arm]
-            for side, arm in (("baseline", baseline), ("candidate", candidate))
+            for side, arm in zip(SIDES, (baseline, candidate), strict=True)
         }
         levels.append(_level(concurrency, data, sides, excluded, usd_per_hour, promise))
         later = first_against_later(data.log_latency("e2e_ms", "baseline"))
@@ -168,39 +173,19 @@ def compare(
     if not any(level.pairs for level in levels):
         problems.add("no_pairs")
     runs = {arm: sorted({t.run for t in ours if t.arm == arm}) for arm in (baseline, candidate)}
-    capacity = {side: _capacity(levels, side) for side in ("baseline", "candidate")}
+    capacity: dict[str, Capacity] = {side: _capacity(levels, side) for side in SIDES}
     return Comparison(
         baseline=baseline,
         candidate=candidate,
         levels=levels,
         output_check=check_outputs(
-            outputs or {}, runs[baseline], runs[candidate], _sampled_lengths(ours, baseline)
+            outputs or {}, runs[baseline], runs[candidate], sampled_lengths(ours, baseline)
         ),
         aa_control=control,
         capacity=capacity,
         capacity_change=_capacity_change(levels, capacity),
         problems=sorted(problems),
     )
-
-
-def _sampled_lengths(trials: Sequence[TrialRecord], baseline: str) -> LengthSamples:
-    """Output tokens in each arm's first start and in the baseline's second, over all levels: of
-    the requests that all of them completed, so that a time-out does not shorten one side."""
-
-    def tokens(of_baseline: bool, start: int) -> dict[tuple[int, str], int]:
-        ours = [trial for trial in trials if (trial.arm == baseline) == of_baseline]
-        blocks = sorted({trial.block for trial in ours})[start : start + 1]
-        return {
-            (trial.concurrency, one.request_id): one.output_tokens
-            for trial in ours
-            if trial.block in blocks
-            for one in trial.measurements
-            if one.ok and one.output_tokens is not None
-        }
-
-    sides = [tokens(True, 0), tokens(False, 0), tokens(True, 1)]
-    common = set.intersection(*(set(side) for side in sides if side)) if any(sides) else set()
-    return LengthSamples(*([side[key] for key in common if key in side] for side in sides))
 
 
 def to_document(comparison: Comparison) -> dict[str, Any]:
@@ -214,28 +199,32 @@ def to_document(comparison: Comparison) -> dict[str, Any]:
 
 
 def _believed(
-    trials: Sequence[TrialRecord], baseline: str, candidate: str
+    trials: Sequence[TrialColumns], baseline: str, categories: Sequence[str]
 ) -> tuple[list[Excluded], LevelData]:
     excluded: list[Excluded] = []
-    sides: dict[str, dict[int, TrialRecord]] = {"baseline": {}, "candidate": {}}
+    sides: dict[Side, dict[int, TrialColumns]] = {side: {} for side in SIDES}
     for trial in trials:
         reasons = trial_reasons(trial)
         if reasons:
             excluded.append(Excluded(trial.arm, trial.run, reasons))
         else:
             sides["baseline" if trial.arm == baseline else "candidate"][trial.block] = trial
-    return excluded, LevelData(sides["baseline"], sides["candidate"])
+    return excluded, LevelData(sides["baseline"], sides["candidate"], categories)
 
 
 def _level(
     concurrency: int,
     data: LevelData,
-    trials: Mapping[str, Sequence[TrialRecord]],
+    trials: Mapping[Side, Sequence[TrialColumns]],
     excluded: list[Excluded],
     usd_per_hour: Decimal,
     promise: Mapping[str, float | None],
 ) -> LevelComparison:
     effects, evidence = level_effects(data, float(usd_per_hour))
+    distribution: dict[str, dict[str, Summary]] = {
+        metric: {side: summarise(data.completed(side, metric)) for side in SIDES}
+        for metric in LATENCIES
+    }
     return LevelComparison(
         concurrency=concurrency,
         blocks=len(data.blocks),
@@ -243,62 +232,67 @@ def _level(
         excluded=excluded,
         effects=effects,
         categories=_categories(data),
-        acceptance=measured_acceptance(list(data.candidate.values())),
+        acceptance=measured_acceptance(data.trials("candidate")),
         failures={side: _failures(measured) for side, measured in trials.items()},
-        sent={side: sum(len(t.measurements) for t in trials[side]) for side in trials},
-        in_flight={side: _in_flight(data, side) for side in ("baseline", "candidate")},
+        sent={side: sum(trial.sent for trial in trials[side]) for side in SIDES},
+        in_flight={side: _in_flight(data.trials(side)) for side in SIDES},
         lengths=_lengths(data),
-        distribution={
-            metric: {side: _distribution(data, side, metric) for side in ("baseline", "candidate")}
-            for metric in LATENCIES
+        distribution=distribution,
+        slo={
+            side: _slo(
+                data.trials(side),
+                {name: distribution[name][side].p95 for name in LATENCIES},
+                promise,
+            )
+            for side in SIDES
         },
-        slo={side: _slo(data, side, promise) for side in ("baseline", "candidate")},
         evidence=evidence,
     )
 
 
 def _categories(data: LevelData) -> dict[str, Category]:
+    matrices = {metric: data.matrices(metric) for metric in LATENCIES}
     categories: dict[str, Category] = {}
-    for name in data.categories():
-        part = data.only(name)
-        pairs = part.pairs()
+    for name, rows in data.categories().items():
+        pairs = int(data.paired[rows].any(axis=1).sum())
         if pairs:
-            found = {metric: latency_effect(part, metric) for metric in LATENCIES}
+            found = {
+                metric: latency_effect(metric, before[rows], after[rows])
+                for metric, (before, after) in matrices.items()
+            }
             effects = {metric: effect for metric, (effect, _) in found.items()}
             categories[name] = Category(pairs, effects, found["e2e_ms"][1])
     return categories
 
 
-def _failures(trials: Sequence[TrialRecord]) -> dict[str, int]:
-    counted = Counter(m.outcome.value for t in trials for m in t.measurements if not m.ok)
-    return dict(sorted(counted.items()))
+def _failures(trials: Sequence[TrialColumns]) -> dict[str, int]:
+    counted = {
+        outcome.value: sum(int((trial.outcome == index).sum()) for trial in trials)
+        for index, outcome in enumerate(OUTCOMES)
+        if outcome is not Outcome.OK
+    }
+    return {outcome: count for outcome, count in sorted(counted.items()) if count}
 
 
-def _in_flight(data: LevelData, side: str) -> float | None:
-    trials: Mapping[int, TrialRecord] = getattr(data, side)
-    known = [mean for trial in trials.values() if (mean := mean_in_flight(trial)) is not None]
+def _in_flight(trials: Sequence[TrialColumns]) -> float | None:
+    known = [mean for trial in trials if (mean := mean_in_flight(trial)) is not None]
     return sum(known) / len(known) if known else None
 
 
 def _lengths(data: LevelData) -> Lengths:
-    pairs = data.token_pairs()
-    if not pairs:
+    before, after = data.token_pairs()
+    if not before.size:
         return Lengths(None, None, None)
-    return Lengths(
-        sum(before for before, _ in pairs) / len(pairs),
-        sum(after for _, after in pairs) / len(pairs),
-        sum(before == after for before, after in pairs) / len(pairs),
-    )
+    return Lengths(float(before.mean()), float(after.mean()), float((before == after).mean()))
 
 
-def _distribution(data: LevelData, side: str, metric: str) -> Summary:
-    return summarise(getattr(m, metric) for m in data.measurements(side) if m.ok)
-
-
-def _slo(data: LevelData, side: str, promise: Mapping[str, float | None]) -> SloResult:
-    """Percentile of the completed requests against each promised clause, and failures."""
-    measurements = data.measurements(side)
-    completed = [m for m in measurements if m.ok]
+def _slo(
+    trials: Sequence[TrialColumns],
+    p95: Mapping[str, float | None],
+    promise: Mapping[str, float | None],
+) -> SloResult:
+    """95th percentile of the completed requests against each promised clause, and failures."""
+    completed = sum(int(trial.ok.sum()) for trial in trials)
     if not completed:
         return SloResult(None, ["nothing_completed"])
     failing: list[str] = []
@@ -306,17 +300,17 @@ def _slo(data: LevelData, side: str, promise: Mapping[str, float | None]) -> Slo
     for metric, limit in promise.items():
         if limit is None:
             continue
-        p95 = summarise(getattr(m, metric) for m in completed).p95
-        if p95 is None:
+        reached = p95[metric]
+        if reached is None:
             unknown = True
-        elif p95 > limit:
+        elif reached > limit:
             failing.append(f"{metric.removesuffix('_ms')}_p95_ms")
-    if 1 - len(completed) / len(measurements) > MOST_FAILED_UNDER_SLO:
+    if 1 - completed / sum(trial.sent for trial in trials) > MOST_FAILED_UNDER_SLO:
         failing.append("failures")
     return SloResult(False if failing else None if unknown else True, failing)
 
 
-def _capacity(levels: Sequence[LevelComparison], side: str) -> Capacity:
+def _capacity(levels: Sequence[LevelComparison], side: Side) -> Capacity:
     passing = [
         (rate, level.concurrency)
         for level in levels

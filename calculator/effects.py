@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
-from calculator.measurement import NS_PER_MS, Measurement, TrialRecord
+from calculator.columns import NO_CATEGORY, Bools, Ints, TrialColumns, matrix, numbers
 from calculator.statistics import (
     UNKNOWN,
     Evidence,
@@ -24,6 +25,9 @@ from calculator.statistics import (
 
 Better = Literal["lower", "higher"]
 Status = Literal["better", "worse", "not_shown", "unknown"]
+Side = Literal["baseline", "candidate"]
+
+SIDES: tuple[Side, Side] = ("baseline", "candidate")
 
 LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
 EFFECTS: dict[str, tuple[str, Better]] = {
@@ -65,98 +69,81 @@ def _status(ratio: Interval, better: Better) -> Status:
 class LevelData:
     """The believed trials of one level by block, and the views that intervals need.
 
-    Matrices have shape (requests, blocks) over the blocks that both arms measured, NaN where a
-    request was not completed in both arms of the block: a failure drops its partner too.
+    Matrices have shape (requests, blocks) over the blocks that both arms measured and the requests
+    that the baseline sent in them; NaN is unknown. A failure drops its partner too.
     """
 
-    baseline: dict[int, TrialRecord]
-    candidate: dict[int, TrialRecord]
-    category: str | None = None
-    """When set, only the requests of this category are looked at."""
+    baseline: Mapping[int, TrialColumns]
+    candidate: Mapping[int, TrialColumns]
+    names: Sequence[str] = ()
+    """Of the categories, by their index."""
 
     @cached_property
     def blocks(self) -> list[int]:
         return sorted(self.baseline.keys() & self.candidate.keys())
 
     @cached_property
-    def request_ids(self) -> list[str]:
-        seen = {
-            m.request_id: None
-            for block in self.blocks
-            for m in self.baseline[block].measurements
-            if self.category is None or m.category == self.category
-        }
-        return list(seen)
+    def requests(self) -> Ints:
+        """(requests,) numbers of the requests: the rows of every matrix."""
+        return numbers(self.baseline[block] for block in self.blocks)
 
     @cached_property
-    def _cells(self) -> list[tuple[int, int, Measurement, Measurement]]:
-        """(request row, block column, before, after) of every completed pair."""
-        row = {request_id: index for index, request_id in enumerate(self.request_ids)}
-        cells: list[tuple[int, int, Measurement, Measurement]] = []
-        for column, block in enumerate(self.blocks):
-            after = {m.request_id: m for m in self.candidate[block].measurements if m.ok}
-            cells.extend(
-                (row[m.request_id], column, m, after[m.request_id])
-                for m in self.baseline[block].measurements
-                if m.ok and m.request_id in row and m.request_id in after
-            )
-        return cells
-
-    def only(self, category: str) -> LevelData:
-        return replace(self, category=category)
-
-    def categories(self) -> list[str]:
-        found = {
-            m.category
-            for block in self.blocks
-            for m in self.baseline[block].measurements
-            if m.category is not None
-        }
-        return sorted(found)
+    def paired(self) -> Bools:
+        """(requests, blocks): completed in both arms."""
+        return np.logical_and(*(np.isfinite(self.own(side, "held_ms")) for side in SIDES))
 
     def pairs(self) -> int:
-        return len({row for row, _, _, _ in self._cells})
+        return int(self.paired.any(axis=1).sum())
 
-    def measurements(self, side: str) -> list[Measurement]:
-        trials: dict[int, TrialRecord] = getattr(self, side)
-        return [m for block in sorted(trials) for m in trials[block].measurements]
+    def categories(self) -> dict[str, Bools]:
+        """By name, (requests,): which of them are of the category."""
+        category = np.full(len(self.requests), NO_CATEGORY)
+        for block in self.blocks:
+            trial = self.baseline[block]
+            category[np.searchsorted(self.requests, trial.request)] = trial.category
+        found = {self.names[index] for index in np.unique(category) if index != NO_CATEGORY}
+        return {name: category == self.names.index(name) for name in sorted(found)}
 
-    def matrices(self, value: Callable[[Measurement], float | None]) -> tuple[Floats, Floats]:
-        """``value`` of both arms; NaN unless it is known and positive in both."""
-        shape = (len(self.request_ids), len(self.blocks))
-        before, after = np.full(shape, np.nan), np.full(shape, np.nan)
-        for row, column, first, second in self._cells:
-            one, other = value(first), value(second)
-            if one is not None and other is not None and one > 0 and other > 0:
-                before[row, column], after[row, column] = one, other
-        return before, after
+    def trials(self, side: Side) -> list[TrialColumns]:
+        """All of one arm, paired or not, by block."""
+        trials = self.baseline if side == "baseline" else self.candidate
+        return [trials[block] for block in sorted(trials)]
 
-    def log_latency(self, metric: str, side: str) -> Floats:
-        """Logs of one arm's own values, paired or not: for the baseline against itself."""
-        trials: dict[int, TrialRecord] = getattr(self, side)
-        ids = {m.request_id: None for trial in trials.values() for m in trial.measurements}
-        row = {request_id: index for index, request_id in enumerate(ids)}
-        values = np.full((len(row), len(trials)), np.nan)
-        for column, block in enumerate(sorted(trials)):
-            for m in trials[block].measurements:
-                value = getattr(m, metric) if m.ok else None
-                if value is not None and value > 0:
-                    values[row[m.request_id], column] = np.log(value)
-        return values
+    def completed(self, side: Side, metric: str) -> Floats:
+        """(n,) the metric of every request that the arm completed, paired or not."""
+        parts = [trial.completed(metric) for trial in self.trials(side)]
+        return np.concatenate([np.empty(0), *parts])
 
-    def token_pairs(self) -> list[tuple[int, int]]:
-        return [
-            (before.output_tokens, after.output_tokens)
-            for _, _, before, after in self._cells
-            if before.output_tokens is not None and after.output_tokens is not None
-        ]
+    def own(self, side: Side, metric: str) -> Floats:
+        """One arm's values of the requests that it completed, whatever their partners did."""
+        trials = self.baseline if side == "baseline" else self.candidate
+        return matrix(self.requests, [trials[block] for block in self.blocks], metric)
+
+    def matrices(self, metric: str) -> tuple[Floats, Floats]:
+        """The metric in both arms; NaN unless it is known and positive in both."""
+        before, after = self.own("baseline", metric), self.own("candidate", metric)
+        positive = (before > 0) & (after > 0)
+        return np.where(positive, before, np.nan), np.where(positive, after, np.nan)
+
+    def log_latency(self, metric: str, side: Side) -> Floats:
+        """(requests, all blocks of the arm): logs of its own values, paired or not: for the
+        baseline against itself."""
+        trials = self.trials(side)
+        values = matrix(numbers(trials), trials, metric)
+        return np.log(np.where(values > 0, values, np.nan))
+
+    def token_pairs(self) -> tuple[Floats, Floats]:
+        """(n,) output tokens of both arms, of each pair of which both are known."""
+        return self._both("output_tokens")
 
     def prompt_tokens_differ(self) -> bool:
-        return any(
-            before.prompt_tokens != after.prompt_tokens
-            for _, _, before, after in self._cells
-            if before.prompt_tokens is not None and after.prompt_tokens is not None
-        )
+        before, after = self._both("prompt_tokens")
+        return bool((before != after).any())
+
+    def _both(self, metric: str) -> tuple[Floats, Floats]:
+        before, after = self.own("baseline", metric), self.own("candidate", metric)
+        known = np.isfinite(before) & np.isfinite(after)
+        return before[known], after[known]
 
 
 def level_effects(
@@ -166,7 +153,7 @@ def level_effects(
     effects: dict[str, Effect] = {}
     evidence: dict[str, Evidence | None] = {}
     for metric in LATENCIES:
-        effects[metric], evidence[metric] = latency_effect(data, metric)
+        effects[metric], evidence[metric] = latency_effect(metric, *data.matrices(metric))
     for metric, tokens in (("output_tokens_per_s", True), ("requests_per_s", False)):
         effects[metric], evidence[metric] = _rate_effect(data, metric, tokens)
     effects["cost_usd_per_request"] = _cost_effect(effects["requests_per_s"], usd_per_hour)
@@ -175,9 +162,9 @@ def level_effects(
     return effects, evidence
 
 
-def latency_effect(data: LevelData, metric: str) -> tuple[Effect, Evidence | None]:
-    """A per-request metric: means of both arms over the pairs, geometric mean of the ratio."""
-    before, after = data.matrices(lambda m: getattr(m, metric))
+def latency_effect(metric: str, before: Floats, after: Floats) -> tuple[Effect, Evidence | None]:
+    """A per-request metric, from its ``matrices``: means of both arms over the pairs, geometric
+    mean of the ratio."""
     found = compared(np.log(before), np.log(after)) if before.size else None
     ratio = UNKNOWN if found is None else found.ratio()
     return make_effect(metric, mean_level(before), mean_level(after), ratio), found
@@ -189,8 +176,8 @@ def _rate_effect(data: LevelData, metric: str, tokens: bool) -> tuple[Effect, Ev
     The wall time of a closed loop is its requests' time over the requests in flight, so a
     request moves the log rate by its share of the amount minus its share of the time.
     """
-    sides = {side: _rates(data, side, tokens) for side in ("baseline", "candidate")}
-    moved = {side: _influence(data, side, tokens) for side in ("baseline", "candidate")}
+    sides = {side: _rates(data, side, tokens) for side in SIDES}
+    moved = {side: _influence(data, side, tokens) for side in SIDES}
     own = {side: _own(sides[side], moved[side]) for side in sides}
     known = np.isfinite(sides["baseline"]) & np.isfinite(sides["candidate"])
     rates = (sides["baseline"][known], sides["candidate"][known])
@@ -204,40 +191,28 @@ def _own(rates: Floats, influence: Floats) -> Interval:
     return UNKNOWN if found is None else found.ratio()
 
 
-def _rates(data: LevelData, side: str, tokens: bool) -> Floats:
-    """Log rate of each common block; NaN where nothing was completed or counted."""
-    trials: dict[int, TrialRecord] = getattr(data, side)
+def _rates(data: LevelData, side: Side, tokens: bool) -> Floats:
+    """(blocks,) log rate of each common block; NaN where nothing was completed or counted."""
+    trials = data.baseline if side == "baseline" else data.candidate
     return np.array([_log_rate(trials[block], tokens) for block in data.blocks], dtype=np.float64)
 
 
-def _log_rate(trial: TrialRecord, tokens: bool) -> float:
-    amounts = [_amount(m, tokens) for m in trial.measurements if m.ok]
-    total = sum(amount for amount in amounts if amount is not None)
-    if total <= 0 or trial.duration_s <= 0 or None in amounts:
-        return float("nan")
-    return float(np.log(total / trial.duration_s))
+def _log_rate(trial: TrialColumns, tokens: bool) -> float:
+    total = float(trial.completed("output_tokens").sum() if tokens else trial.ok.sum())
+    if math.isnan(total) or total <= 0 or trial.duration_s <= 0:
+        return math.nan
+    return math.log(total / trial.duration_s)
 
 
-def _amount(measurement: Measurement, tokens: bool) -> float | None:
-    return measurement.output_tokens if tokens else 1.0
-
-
-def _influence(data: LevelData, side: str, tokens: bool) -> Floats:
-    place = 2 if side == "baseline" else 3
-    shape = (len(data.request_ids), len(data.blocks))
-    amount, held = np.full(shape, np.nan), np.full(shape, np.nan)
-    for cell in data._cells:
-        measurement = cell[place]
-        assert isinstance(measurement, Measurement)
-        value = _amount(measurement, tokens)
-        if value is not None:
-            amount[cell[0], cell[1]] = value
-            held[cell[0], cell[1]] = (measurement.done_ns - measurement.sent_ns) / NS_PER_MS
-    known = np.isfinite(amount)
+def _influence(data: LevelData, side: Side, tokens: bool) -> Floats:
+    """(requests, blocks): how much each pair's request moved its arm's log rate."""
+    held = data.own(side, "held_ms")
+    amount = data.own(side, "output_tokens") if tokens else np.ones_like(held)
+    known = data.paired & np.isfinite(amount)
     if not known.any() or amount[known].sum() <= 0 or held[known].sum() <= 0:
-        return np.full(shape, np.nan)
+        return np.full_like(held, np.nan)
     influence: Floats = amount / amount[known].mean() - held / held[known].mean()
-    return influence
+    return np.where(known, influence, np.nan)
 
 
 def _cost_effect(rate: Effect, usd_per_hour: float) -> Effect:

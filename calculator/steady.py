@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from calculator.columns import Ints
 from calculator.measurement import NS_PER_MS
+from calculator.statistics import Floats
 
 FEWEST_ARRIVALS = 40
 BASE_OF = 10
@@ -20,7 +22,7 @@ MOST_SLOWER = 1.25
 SURELY_Z = 3.1
 
 
-def queue_grows(sent_ns: Sequence[int], done_ns: Sequence[int], now_ns: int) -> bool:
+def queue_grows(sent_ns: Sequence[int] | Ints, done_ns: Sequence[int] | Ints, now_ns: int) -> bool:
     """More requests arrive than are answered, so that the queue grows without bound.
 
     ``sent_ns`` are the sends so far and ``done_ns`` the ends so far, both ascending and of one
@@ -46,15 +48,17 @@ def queue_grows(sent_ns: Sequence[int], done_ns: Sequence[int], now_ns: int) -> 
     return bool(arrived - ended > MOST_PILED_UP * arrived + 3 * math.sqrt(arrived))
 
 
-def gets_slower(values: Sequence[float | None]) -> bool:
+def gets_slower(values: Sequence[float | None] | Floats) -> bool:
     """Is the last third of ``values``, in the order of their sends, larger than the first?
 
     By more than a quarter of the median, and more than chance explains: the rank-sum test of
     F. Wilcoxon, "Individual comparisons by ranking methods", Biometrics Bulletin 1 (1945) 80-83,
     in its normal approximation, one-sided, z above 3.1 (p = 0.001). Requests are sent in a drawn
-    order, so long ones do not pile up at one end. False with fewer than 10 known values a third.
+    order, so long ones do not pile up at one end. False with fewer than 10 known values
+    (neither None nor NaN) a third.
     """
-    known = np.array([value for value in values if value is not None])
+    known = np.asarray(values, dtype=np.float64)
+    known = known[~np.isnan(known)]
     third = len(known) // 3
     if third < FEWEST_A_THIRD:
         return False

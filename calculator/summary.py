@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from calculator.statistics import Floats
 
 # A percentile needs values beyond it: 1 / (1 - q) of them put one there on average.
 FEWEST = {"p50": 2, "p90": 10, "p95": 20, "p99": 100}
@@ -26,9 +28,11 @@ class Summary:
     """0 %, 5 % ... 100 %: 21 values, or none where there are no values."""
 
 
-def summarise(values: Iterable[float | None]) -> Summary:
-    """Summary of the known values; percentiles by linear interpolation (NumPy's default)."""
-    known = np.array([value for value in values if value is not None], dtype=np.float64)
+def summarise(values: Sequence[float | None] | Floats) -> Summary:
+    """Summary of the known values (neither None nor NaN); percentiles by linear interpolation
+    (NumPy's default)."""
+    known = np.asarray(values, dtype=np.float64)
+    known = known[~np.isnan(known)]
     if known.size == 0:
         return Summary(0)
     wanted = np.quantile(known, [0.5, 0.9, 0.95, 0.99])

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Literal
 
 import numpy as np
 from scipy import special
 
 from calculator.answers import AnswerRecord, OutputRecord
+from calculator.columns import Ints, TrialColumns
 from calculator.statistics import exact_sign
 
 Name = Literal["answered", "stopped_by_itself", "json_valid", "tool_calls_valid", "repeated_share"]
@@ -57,9 +59,9 @@ class Lengths:
 class LengthSamples:
     """Output tokens of completed requests in one start of each."""
 
-    baseline: Sequence[int]
-    candidate: Sequence[int]
-    again: Sequence[int] = ()
+    baseline: Sequence[int] | Ints
+    candidate: Sequence[int] | Ints
+    again: Sequence[int] | Ints = ()
     """The baseline's second start."""
 
 
@@ -167,6 +169,29 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
+def sampled_lengths(trials: Sequence[TrialColumns], baseline: str) -> LengthSamples:
+    """Output tokens in each arm's first start and in the baseline's second, over all levels: of
+    the requests that all of them completed, so that a time-out does not shorten one side."""
+    levels = sorted({trial.concurrency for trial in trials})
+
+    def tokens(of_baseline: bool, start: int) -> tuple[Ints, Ints]:
+        """(n,) each: which request at which level, as one number, and its output tokens."""
+        ours = [trial for trial in trials if (trial.arm == baseline) == of_baseline]
+        blocks = sorted({trial.block for trial in ours})[start : start + 1]
+        keys, written = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for trial in ours:
+            if trial.block in blocks:
+                known = trial.ok & np.isfinite(trial.output_tokens)
+                keys.append(trial.request[known] * len(levels) + levels.index(trial.concurrency))
+                written.append(trial.output_tokens[known].astype(np.int64))
+        return np.concatenate(keys), np.concatenate(written)
+
+    sides = [tokens(True, 0), tokens(False, 0), tokens(True, 1)]
+    measured = [keys for keys, _ in sides if keys.size]
+    common = reduce(np.intersect1d, measured) if measured else ()
+    return LengthSamples(*(written[np.isin(keys, common)] for keys, written in sides))
+
+
 def lengths(samples: LengthSamples) -> Lengths | None:
     """Two-sample Kolmogorov-Smirnov test with its asymptotic p; None where an arm has nothing.
 
@@ -174,14 +199,14 @@ def lengths(samples: LengthSamples) -> Lengths | None:
     Mathematical Statistics 19 (1948) 279-281. Ties, and that both arms answer the same requests,
     make it say "different" less often than its p promises.
     """
-    if not samples.baseline or not samples.candidate:
+    if not len(samples.baseline) or not len(samples.candidate):
         return None
     distance, p = _smirnov(samples.baseline, samples.candidate)
-    again = _smirnov(samples.baseline, samples.again) if samples.again else (None, None)
+    again = _smirnov(samples.baseline, samples.again) if len(samples.again) else (None, None)
     return Lengths(len(samples.candidate), distance, p, *again)
 
 
-def _smirnov(one: Sequence[int], other: Sequence[int]) -> tuple[float, float]:
+def _smirnov(one: Sequence[int] | Ints, other: Sequence[int] | Ints) -> tuple[float, float]:
     first, second = np.sort(np.asarray(one)), np.sort(np.asarray(other))
     at = np.union1d(first, second)
     shares = [np.searchsorted(part, at, side="right") / len(part) for part in (first, second)]

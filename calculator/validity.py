@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from calculator.measurement import NS_PER_S, Measurement, TrialRecord
+import numpy as np
+
+from calculator.columns import TrialColumns
+from calculator.measurement import NS_PER_S
 from calculator.steady import gets_slower, queue_grows
 from calculator.summary import summarise
 
@@ -55,7 +58,7 @@ REASONS: dict[str, str] = {
 }
 
 
-def trial_reasons(trial: TrialRecord) -> list[str]:
+def trial_reasons(trial: TrialColumns) -> list[str]:
     """Codes of REASONS why ``trial`` may not be believed; empty when it may.
 
     Absent counters and absent client figures are no reason: they leave their check undone.
@@ -63,7 +66,7 @@ def trial_reasons(trial: TrialRecord) -> list[str]:
     return list(dict.fromkeys((*trial.invalid_reasons, *_reasons(trial))))
 
 
-def could_carry(trial: TrialRecord) -> int | None:
+def could_carry(trial: TrialColumns) -> int | None:
     """About how many requests in flight the client could have measured, of a saturated trial.
 
     Its error is taken as proportional to the load. None: it was not the bottleneck, its error was
@@ -74,62 +77,60 @@ def could_carry(trial: TrialRecord) -> int | None:
     return load or None
 
 
-def _reasons(trial: TrialRecord) -> Iterator[str]:
-    completed = [m for m in trial.measurements if m.ok]
+def _reasons(trial: TrialColumns) -> Iterator[str]:
+    sent, completed = trial.sent, int(trial.ok.sum())
     if not completed:
         yield "nothing_completed"
         return
-    sent = len(trial.measurements)
-    if (sent - len(completed)) / sent > MOST_FAILED:
+    if (sent - completed) / sent > MOST_FAILED:
         yield "too_many_failures"
-    unknown = sum(m.output_tokens is None for m in completed)
-    if unknown / len(completed) > MOST_FAILED:
+    unknown = int(np.isnan(trial.completed("output_tokens")).sum())
+    if unknown / completed > MOST_FAILED:
         yield "tokens_unknown"
     yield from _load_reasons(trial)
-    if gets_slower([m.ttft_ms for m in completed]) or gets_slower([m.tpot_ms for m in completed]):
+    if gets_slower(trial.completed("ttft_ms")) or gets_slower(trial.completed("tpot_ms")):
         yield "gets_slower"
-    yield from _client_reasons(trial, completed)
+    yield from _client_reasons(trial)
     finished = None if trial.counters is None else trial.counters.requests_finished
     if finished is not None and finished > sent:
         yield "foreign_traffic"
 
 
-def _load_reasons(trial: TrialRecord) -> Iterator[str]:
+def _load_reasons(trial: TrialColumns) -> Iterator[str]:
     """Was it the load that was asked for? A closed loop of N holds N requests, never more."""
-    if any(m.open_loop for m in trial.measurements):
-        sends = sorted(m.scheduled_ns for m in trial.measurements)
-        ends = sorted(m.done_ns for m in trial.measurements)
-        if queue_grows(sends, ends, sends[-1]):
+    if trial.open_loop:
+        sends, ends = np.sort(trial.scheduled_ns), np.sort(trial.done_ns)
+        if queue_grows(sends, ends, int(sends[-1])):
             yield "over_capacity"
         return
     in_flight = mean_in_flight(trial)
     if in_flight is None or in_flight > trial.concurrency * (1 + LITTLE_TOLERANCE):
         yield "littles_law"
-    asked = min(trial.concurrency, len(trial.measurements))
+    asked = min(trial.concurrency, trial.sent)
     reached = None if trial.client is None else trial.client.peak_in_flight
     too_few = in_flight is not None and in_flight < LEAST_IN_FLIGHT * asked
     if too_few or (reached is not None and reached < asked):
         yield "load_not_reached"
 
 
-def _client_reasons(trial: TrialRecord, completed: list[Measurement]) -> Iterator[str]:
+def _client_reasons(trial: TrialColumns) -> Iterator[str]:
     client = trial.client
     if client is None:
         return
     unprobed = client.probe_p50_ms is None and client.overhead_share > MOST_OVERHEAD
     if unprobed or any(used > allowed for used, allowed in _own_shares(trial)):
         yield "client_saturated"
-    ttft_ms = summarise(m.ttft_ms for m in completed).p50
+    ttft_ms = summarise(trial.completed("ttft_ms")).p50
     if client.lateness_p99_ms > max(5.0, 0.1 * (ttft_ms or 0.0)):
         yield "sends_late"
 
 
-def _own_shares(trial: TrialRecord) -> Iterator[tuple[float, float]]:
+def _own_shares(trial: TrialColumns) -> Iterator[tuple[float, float]]:
     """The client's own share of the median and of the p99 of TTFT, and how much may be."""
     client = trial.client
     if client is None:
         return
-    found = summarise(m.ttft_ms for m in trial.measurements if m.ok)
+    found = summarise(trial.completed("ttft_ms"))
     for ttft_ms, allowed, errors_ms in (
         (found.p50, MOST_OWN_SHARE, (client.probe_p50_ms, client.ruler_ttft_p50_error_ms)),
         (found.p99, MOST_OWN_TAIL_SHARE, (client.probe_p99_ms, client.ruler_ttft_p99_error_ms)),
@@ -139,11 +140,11 @@ def _own_shares(trial: TrialRecord) -> Iterator[tuple[float, float]]:
                 yield error_ms / ttft_ms, allowed
 
 
-def mean_in_flight(trial: TrialRecord) -> float | None:
+def mean_in_flight(trial: TrialColumns) -> float | None:
     """Requests in flight, as a mean over the trial: L = lambda W.
 
     J. D. C. Little, "A proof for the queuing formula L = lambda W", Operations Research 9 (1961).
     """
     if trial.duration_s <= 0:
         return None
-    return sum(m.done_ns - m.sent_ns for m in trial.measurements) / NS_PER_S / trial.duration_s
+    return int((trial.done_ns - trial.sent_ns).sum()) / NS_PER_S / trial.duration_s

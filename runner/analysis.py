@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from calculator import comparison, verdict
 from calculator.answers import OutputRecord
+from calculator.columns import Trials
 from calculator.measurement import TrialRecord
 from runner.plan import ExperimentPlan
 
@@ -18,7 +19,7 @@ def baseline_of(plan: ExperimentPlan) -> str:
 
 def compare_plan(
     plan: ExperimentPlan,
-    trials: Sequence[TrialRecord],
+    trials: Trials | Iterable[TrialRecord],
     arm: str,
     outputs: Mapping[int, OutputRecord],
 ) -> tuple[dict[str, Any], dict[str, Any]]:

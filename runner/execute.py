@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from calculator.columns import columns_of
 from calculator.measurement import Measurement, SpeculationCounters, TrialRecord
 from calculator.validity import trial_reasons
 from runner import counters
@@ -261,7 +262,7 @@ class _Run:
             counters=read,
             client=client,
         )
-        invalid = list(dict.fromkeys([*reasons, *trial_reasons(record)]))
+        invalid = list(dict.fromkeys([*reasons, *trial_reasons(columns_of(record))]))
         header = TrialHeader(
             record.arm, record.run, record.block, trial.index, record.concurrency,
             len(trial.request_ids),

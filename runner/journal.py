@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
@@ -130,17 +130,19 @@ class TrialJournal:
 def read_trial(path: Path) -> JournalledTrial | None:
     """What ``path`` holds up to the first line that is not whole; None without a header."""
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last \n was cut
+        with path.open("rb") as lines:
+            return _read(_whole(lines))
     except FileNotFoundError:
         return None
-    rows = list(_whole(lines))
-    if not rows or rows[0].pop("type", None) != "trial":
+
+
+def _read(rows: Iterator[dict[str, Any]]) -> JournalledTrial | None:
+    first = next(rows, {})
+    if first.pop("type", None) != "trial" or first.pop("schema_version", None) != SCHEMA_VERSION:
         return None
-    if rows[0].pop("schema_version", None) != SCHEMA_VERSION:
-        return None
-    header = TrialHeader(**rows[0])
+    header = TrialHeader(**first)
     measurements: list[Measurement] = []
-    for row in rows[1:]:
+    for row in rows:
         kind = row.pop("type", None)
         if kind == "measurement":
             measurements.append(measurement_from(row))
@@ -190,14 +192,13 @@ def counters_from(row: dict[str, Any] | None) -> SpeculationCounters | None:
     return SpeculationCounters(**{**row, "accepted_per_position": positions})
 
 
-def _whole(lines: list[bytes]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+def _whole(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Row by row: all rows of a long trial at once, chunks included, would take a lot of memory."""
     for line in lines:
         try:
-            row = json.loads(line)
+            row = json.loads(line) if line.endswith(b"\n") else None  # without it, it was cut
         except ValueError:
-            break
+            return
         if not isinstance(row, dict):
-            break
-        rows.append(row)
-    return rows
+            return
+        yield row

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from calculator import answers
+from calculator.columns import Trials
 from calculator.measurement import TrialRecord
 from runner.analysis import baseline_of, compare_plan
 from runner.events import RunEnded
@@ -117,7 +118,7 @@ class ResultFolder:
             yield _run_file(path)
 
     def trials(self) -> Iterator[TrialRecord]:
-        """Every trial that was recorded to its end."""
+        """Every trial that was recorded to its end, read when its turn comes."""
         for path in sorted(self.path.glob("runs/*/trial-*.jsonl")):
             with _readable(path):
                 journal = read_trial(path)
@@ -226,13 +227,13 @@ def evaluate(folder: ResultFolder) -> dict[str, Any]:
     Pure arithmetic over the folder's files: the same folder gives the same result.
     """
     plan = folder.plan
-    trials = list(folder.trials())
+    trials = Trials.of(folder.trials())
     runs = list(folder.runs())
     outputs = {
         run.index: answers.from_document(run.output) for run in runs if run.output is not None
     }
     baseline = baseline_of(plan)
-    measured = {trial.arm for trial in trials}
+    measured = {trial.arm for trial in trials.columns}
     candidates: dict[str, Any] = {}
     for arm in plan.arms:
         if arm.name == baseline:

@@ -50,6 +50,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from calculator.columns import columns_of
 from calculator.measurement import Measurement, TrialRecord
 from calculator.summary import FEWEST, summarise
 from calculator.validity import REASONS, trial_reasons
@@ -199,7 +200,7 @@ def to_document(result: ReplayResult, load: Load) -> dict[str, Any]:
         "prompt_tokens": _total([one.prompt_tokens for one in good]),
         "output_tokens": output_tokens,
         "client": asdict(result.client),
-        "reasons": trial_reasons(_record(result, load)),
+        "reasons": trial_reasons(columns_of(_record(result, load))),
     }
 
 

@@ -102,8 +102,8 @@ def _one_level(
     )
     late = server.lateness()
     good = [one for one in result.measurements if one.ok]
-    ttft = summarise(one.ttft_ms for one in good)
-    tpot_ms = summarise(one.tpot_ms for one in good).p50
+    ttft = summarise([one.ttft_ms for one in good])
+    tpot_ms = summarise([one.tpot_ms for one in good]).p50
     p50_error_ms, p99_error_ms = _errors_ms(ttft.p50, ttft.p99, server.promise, late)
     return RulerCheck(
         concurrency=concurrency,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, replace
 from decimal import Decimal
 from typing import Any
 
@@ -20,7 +22,7 @@ from tests.calculator.trials import change, pair_of_arms, trial
 PRICE = Decimal("0.36")
 
 
-def _compare(trials: list[TrialRecord], **more: Any) -> Comparison:
+def _compare(trials: Iterable[TrialRecord], **more: Any) -> Comparison:
     return compare(trials, baseline="baseline", candidate="ngram", usd_per_hour=PRICE, **more)
 
 
@@ -173,6 +175,27 @@ def test_order_of_requests_and_trials_does_not_matter() -> None:
         ratio = other.levels[0].effects[metric].ratio
         assert ratio.estimate == pytest.approx(effect.ratio.estimate)
         assert ratio.high == pytest.approx(effect.ratio.high)
+
+
+class _Watched(TrialRecord):
+    """A record that a weak reference can point at."""
+
+
+def test_trials_may_come_one_by_one_and_are_not_kept() -> None:
+    trials = [*pair_of_arms(1.5, requests=20), *pair_of_arms(1.3, requests=20, concurrency=4)]
+    trials[2] = change(trials[2], 3, outcome=Outcome.TIMEOUT, output_tokens=None)
+    given: list[weakref.ref[TrialRecord]] = []
+    kept: list[int] = []
+
+    def one_by_one() -> Iterator[TrialRecord]:
+        for one in trials:
+            record = _Watched(*(getattr(one, field.name) for field in fields(one)))
+            given.append(weakref.ref(record))
+            kept.append(sum(ref() is not None for ref in given))
+            yield record
+
+    assert to_document(_compare(one_by_one())) == to_document(_compare(trials))
+    assert max(kept) <= 2  # the one that is made, and the one before it
 
 
 def test_swapped_arms_invert_the_ratio() -> None:

@@ -7,9 +7,18 @@ from dataclasses import replace
 
 import pytest
 
+from calculator.columns import columns_of
 from calculator.measurement import Measurement, Outcome, SpeculationCounters, TrialRecord
 from calculator.validity import REASONS, could_carry, trial_reasons
 from tests.calculator.trials import CLIENT, NS, change, trial
+
+
+def reasons(record: TrialRecord) -> list[str]:
+    return trial_reasons(columns_of(record))
+
+
+def carried(record: TrialRecord) -> int | None:
+    return could_carry(columns_of(record))
 
 
 def good(requests: int = 40, concurrency: int = 1) -> TrialRecord:
@@ -96,49 +105,49 @@ BROKEN: dict[str, tuple[Callable[[], TrialRecord], Callable[[], TrialRecord]]] =
 @pytest.mark.parametrize("code", REASONS)
 def test_a_reason_is_given_where_it_holds_and_only_there(code: str) -> None:
     broken, sound = BROKEN[code]
-    assert code in trial_reasons(broken())
-    assert trial_reasons(sound()) == []
+    assert code in reasons(broken())
+    assert reasons(sound()) == []
 
 
 def test_a_trial_of_failures_only_says_nothing_else() -> None:
-    assert trial_reasons(failed(good(), 40)) == ["nothing_completed"]
+    assert reasons(failed(good(), 40)) == ["nothing_completed"]
 
 
 def test_the_tail_is_probed_where_there_is_one() -> None:
     many, few = good(requests=120), good(requests=40)
     late = {"probe_p50_ms": 0.1, "probe_p99_ms": 9.0}
-    assert trial_reasons(client(many, **late)) == ["client_saturated"]
-    assert trial_reasons(client(few, **late)) == []  # no p99 is given for these either
+    assert reasons(client(many, **late)) == ["client_saturated"]
+    assert reasons(client(few, **late)) == []  # no p99 is given for these either
 
 
 def test_the_ruler_s_own_error_counts_as_the_probe_s_does() -> None:
     record = good(requests=120)
-    assert trial_reasons(client(record, ruler_ttft_p50_error_ms=1.2)) == ["client_saturated"]
-    assert trial_reasons(client(record, ruler_ttft_p50_error_ms=0.8)) == []
-    assert trial_reasons(client(record, ruler_ttft_p99_error_ms=9.0)) == ["client_saturated"]
-    assert trial_reasons(client(record, ruler_ttft_p99_error_ms=3.0)) == []
-    assert trial_reasons(client(good(), ruler_ttft_p99_error_ms=9.0)) == []  # it gives no p99
+    assert reasons(client(record, ruler_ttft_p50_error_ms=1.2)) == ["client_saturated"]
+    assert reasons(client(record, ruler_ttft_p50_error_ms=0.8)) == []
+    assert reasons(client(record, ruler_ttft_p99_error_ms=9.0)) == ["client_saturated"]
+    assert reasons(client(record, ruler_ttft_p99_error_ms=3.0)) == []
+    assert reasons(client(good(), ruler_ttft_p99_error_ms=9.0)) == []  # it gives no p99
     off = {"probe_p50_ms": 0.1, "ruler_ttft_p50_error_ms": 1.2}
-    assert trial_reasons(client(record, **off)) == ["client_saturated"]
+    assert reasons(client(record, **off)) == ["client_saturated"]
 
 
 def test_without_a_probe_the_loop_s_own_time_decides() -> None:
-    assert trial_reasons(client(good(), overhead_share=0.06)) == ["client_saturated"]
-    assert trial_reasons(client(good(), overhead_share=0.04)) == []
-    assert trial_reasons(replace(good(), client=None)) == []
+    assert reasons(client(good(), overhead_share=0.06)) == ["client_saturated"]
+    assert reasons(client(good(), overhead_share=0.04)) == []
+    assert reasons(replace(good(), client=None)) == []
 
 
 def test_the_load_that_could_have_been_carried() -> None:
     record = good(concurrency=64)
-    assert could_carry(client(record, probe_p50_ms=4.0)) == 16  # 8 % of 50 ms, 2 % allowed
-    assert could_carry(client(record, probe_p50_ms=0.5)) is None
-    assert could_carry(client(good(), probe_p50_ms=4.0)) is None
-    assert could_carry(client(record, overhead_share=0.5)) is None
-    assert could_carry(client(record, probe_p50_ms=0.1, ruler_ttft_p50_error_ms=4.0)) == 16
+    assert carried(client(record, probe_p50_ms=4.0)) == 16  # 8 % of 50 ms, 2 % allowed
+    assert carried(client(record, probe_p50_ms=0.5)) is None
+    assert carried(client(good(), probe_p50_ms=4.0)) is None
+    assert carried(client(record, overhead_share=0.5)) is None
+    assert carried(client(record, probe_p50_ms=0.1, ruler_ttft_p50_error_ms=4.0)) == 16
 
 
 def test_less_than_60_percent_of_a_load_on_average_is_another_load() -> None:
     record = good(concurrency=4)
-    assert trial_reasons(replace(record, duration_s=record.duration_s / 0.62)) == []
+    assert reasons(replace(record, duration_s=record.duration_s / 0.62)) == []
     slow = replace(record, duration_s=record.duration_s / 0.58)
-    assert trial_reasons(slow) == ["load_not_reached"]
+    assert reasons(slow) == ["load_not_reached"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError, transaction
 
 from calculator.answers import OutputRecord
 from calculator.answers import from_document as from_row
+from calculator.columns import Trials
 from calculator.measurement import ClientHealth, SpeculationCounters, TrialRecord
 from runner.analysis import compare_plan
 from runner.plan_codec import from_document
@@ -80,38 +81,36 @@ def sweep() -> int:
 def _compare_all(experiment: Experiment) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
     """(arm, comparison document, verdict document) of each candidate that was measured."""
     plan = from_document(experiment.plan)
-    records = _records(experiment)
+    trials = Trials.of(_records(experiment))
     outputs = _outputs(experiment)
-    measured = {record.arm for record in records}
+    measured = {trial.arm for trial in trials.columns}
     return [
-        (arm, *compare_plan(plan, records, arm, outputs))
+        (arm, *compare_plan(plan, trials, arm, outputs))
         for arm in candidate_arms(experiment)
         if arm in measured
     ]
 
 
-def _records(experiment: Experiment) -> list[TrialRecord]:
-    """Every measured trial, in the plan's order. What may not be believed the comparison says."""
+def _records(experiment: Experiment) -> Iterator[TrialRecord]:
+    """Every measured trial, in the plan's order, read when its turn comes. What may not be believed
+    the comparison says."""
     trials = list(
         Trial.objects.filter(run__experiment=experiment, state__in=TRIAL_MEASURED)
         .select_related("run")
         .order_by("run__index", "index")
     )
-    measurements = load([trial.pk for trial in trials])
-    return [
-        TrialRecord(
+    for trial in trials:
+        yield TrialRecord(
             arm=trial.run.arm,
             run=trial.run.index,
             block=trial.run.block,
             concurrency=trial.concurrency,
             duration_s=trial.duration_s or 0.0,
-            measurements=measurements[trial.pk],
+            measurements=load([trial.pk])[trial.pk],
             counters=_counters(trial.counters),
             client=ClientHealth(**trial.client) if trial.client else None,
             invalid_reasons=tuple(trial.reasons),
         )
-        for trial in trials
-    ]
 
 
 def _counters(row: dict[str, Any] | None) -> SpeculationCounters | None:
