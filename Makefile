@@ -56,7 +56,7 @@ check: setup  ## every static check
 truth: setup  ## do the intervals hold what they promise? (docs/truth.md)
 	@$(BIN)/python -m tests.truth --write
 
-bench: setup engine  ## load generators beside a known truth, the harness's share, how fast pages answer (ONLY="ruler engine harness pages")
+bench: setup engine  ## load generators beside a known truth, the harness's share, what a comparison costs, how fast pages answer (ONLY="ruler engine harness comparison pages")
 	@$(BIN)/python -m tests.bench $(ONLY)
 
 # Exact versions with the hashes of all their files; no address of any registry gets in.

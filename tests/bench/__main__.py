@@ -1,8 +1,9 @@
 """``python -m tests.bench [PART ...]``: figures; exit code 1 where one misses its bar.
 
 Parts: ruler (load generators beside a known server), engine (ours beside vLLM's on a real engine),
-harness, pages. docs/benchmarks.md gets the sections of the parts taken. Absolute times depend on
-the machine and on what else it does: read the shares and ratios.
+harness, comparison (of a million requests), pages. docs/benchmarks.md gets the sections of the
+parts taken. Absolute times depend on the machine and on what else it does: read the shares and
+ratios.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.bench import engine, harness, report, ruler
+from tests.bench import comparison, engine, harness, report, ruler
 from tests.bench.figures import Figure, Text, machine, table
 
 
@@ -50,6 +51,7 @@ PARTS = {
         "50 ms or more.",
         harness.figures,
     ),
+    "comparison": Part(comparison.TITLE, comparison.INTRO, comparison.figures),
     "pages": Part(
         "What pages cost",
         "gunicorn as `make serve` starts it, on loopback, signed in; 60 requests of each page in "
