@@ -35,7 +35,7 @@ def section(
 def _rows(figures: Iterable[Figure]) -> str:
     lines = ["| figure | value | bar: below | |", "| --- | --- | --- | --- |"]
     for one in figures:
-        bar, how = ("", "") if one.bar is None else (f"{one.bar:.3g}", "held")
+        bar, how = ("", "") if one.bar is None else (f"{one.bar:.4g}", "held")
         how = how if one.holds else "**missed**"
         lines.append(f"| {one.name} | {one.value:.3f} {one.unit} | {bar} | {how} |")
     return "\n".join(lines)
